@@ -1,0 +1,1 @@
+"""The kernel: runs, steps, storage and delivery."""

@@ -1,0 +1,1 @@
+"""What happens to a run, as pure functions over frozen values. Read `decide.py` first."""

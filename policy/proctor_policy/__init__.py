@@ -1,0 +1,1 @@
+"""Cedar files in, verdicts out. Knows nothing of runs or storage."""

@@ -1,0 +1,1 @@
+"""Proctor: governance for AI agents."""

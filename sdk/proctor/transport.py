@@ -1,0 +1,84 @@
+"""The kernel as its callers see it: two ports, whatever carries the calls.
+
+An agent talks to an `AgentPort`, a client to a `ClientPort`. The embedded kernel satisfies
+both in this process. User values cross as JSON text (see `wire.messages`).
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from proctor.wire.messages import Event, Execution, Lease, Step, StepReply, StepSubmission
+
+
+class AgentPort(Protocol):
+    """What a running handler may ask of the kernel (protocol 1.3).
+
+    Every method raises `WireError`: `lease_superseded` when another attempt has taken the
+    run over, `not_found`, `validation_error`, `conflict`, `unavailable` when the store could
+    not record (nothing was acknowledged, and sending the same again is safe).
+    """
+
+    async def submit_step(
+        self, execution_id: str, lease: Lease, submission: StepSubmission
+    ) -> StepReply:
+        """Ask whether a body may run; the answer is durable when this returns."""
+        ...
+
+    async def complete_step(
+        self, execution_id: str, lease: Lease, step_id: str, *, result_json: str
+    ) -> StepReply:
+        """Record that the body returned. An outcome recorded before is answered as `replay`."""
+        ...
+
+    async def fail_step(
+        self, execution_id: str, lease: Lease, step_id: str, *, error_json: str
+    ) -> StepReply:
+        """Record that the body raised. An outcome recorded before is answered as `replay`."""
+        ...
+
+    async def complete_execution(
+        self, execution_id: str, lease: Lease, *, output_json: str
+    ) -> None:
+        """Record the handler's return value and end the run."""
+        ...
+
+    async def fail_execution(self, execution_id: str, lease: Lease, *, reason: str) -> None:
+        """End the run as failed with `reason` (protocol 10.3)."""
+        ...
+
+
+class ClientPort(Protocol):
+    """What the owner of a run may ask of the kernel (protocol 1.2).
+
+    Raises `WireError` with `not_found` for an unknown agent, run or step.
+    """
+
+    async def create_execution(self, agent_id: str, *, input_json: str) -> Execution:
+        """Start a run; it is durable when this returns."""
+        ...
+
+    async def get_execution(self, execution_id: str) -> Execution:
+        """Read one run as it stands."""
+        ...
+
+    async def wait_execution(self, execution_id: str) -> Execution:
+        """Return the run once it is terminal, however long that takes."""
+        ...
+
+    async def list_events(
+        self, execution_id: str, *, after_seq: int, limit: int
+    ) -> Sequence[Event]:
+        """Read up to `limit` log entries with a sequence number above `after_seq`, in order."""
+        ...
+
+    async def list_steps(self, execution_id: str) -> Sequence[Step]:
+        """Read every step of a run, in the order in which they were first proposed."""
+        ...
+
+    async def get_step(self, execution_id: str, step_id: str) -> Step:
+        """Read one step."""
+        ...
+
+    async def cancel_execution(self, execution_id: str) -> None:
+        """End the run; raises `conflict` when it has ended already."""
+        ...
