@@ -1,13 +1,14 @@
 """The kernel as its callers see it: two ports, whatever carries the calls.
 
 An agent talks to an `AgentPort`, a client to a `ClientPort`. The embedded kernel satisfies
-both in this process. User values cross as JSON text (see `wire.messages`).
+both in this process. User values cross as JSON text (see `wire.calls`).
 """
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from proctor.wire.messages import Event, Execution, Lease, Step, StepReply, StepSubmission
+from proctor.wire.calls import Lease, StepReply, StepSubmission
+from proctor.wire.messages import Event, Execution, Step
 
 
 class AgentPort(Protocol):

@@ -1,4 +1,4 @@
-"""What both ends share: `words` (enums, plain Python) and `messages` (what travels).
+"""What both ends share: `words` (enums), `calls` (an agent's messages), `messages` (a client's).
 
-Kept empty on purpose: the kernel's pure core imports `words` and nothing else.
+Kept empty on purpose: the kernel's pure core imports `words` and `calls`, plain Python both.
 """
