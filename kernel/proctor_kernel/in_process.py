@@ -1,0 +1,254 @@
+"""The kernel inside an agent's process: SQLite, rules from a folder, no server, no network."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+from proctor_policy.load import RulesInvalid, load
+from proctor_policy.ruleset import RuleSet, deny_all
+
+from proctor.wire.calls import Delivery, Lease, StepReply, StepSubmission, WireError
+from proctor.wire.messages import Event, Execution, Step
+from proctor.wire.words import ErrorCode, Reason
+from proctor_kernel import admit, world
+from proctor_kernel.ask import Ask
+from proctor_kernel.core.commands import CancelExecution, Command, CreateExecution, Reply
+from proctor_kernel.dispatch import Dispatcher
+from proctor_kernel.kernel import Kernel
+from proctor_kernel.queries import Queries
+from proctor_kernel.store import statements
+from proctor_kernel.store.dialect import (
+    IN_MEMORY,
+    Change,
+    SQLite,
+    StoreError,
+    StoreUnavailable,
+    Synchronous,
+    check_place,
+)
+from proctor_kernel.store.log import Log, LostRace
+
+_logger = logging.getLogger(__name__)
+
+
+class InProcessKernel:
+    """The kernel as agents and clients of this process see it: both of the SDK's ports."""
+
+    def __init__(
+        self,
+        *,
+        database: SQLite,
+        rules: RuleSet,
+        deliver: Mapping[str, Callable[["InProcessKernel", Delivery], Awaitable[None]]],
+    ) -> None:
+        self._agents = frozenset(deliver)
+        self._queries = Queries(database)
+        self._waiting: dict[str, asyncio.Event] = {}
+        self._kernel = Kernel(
+            log=Log(database),
+            ask=Ask(rules=lambda: rules, now_micros=world.now_micros),
+            ended=self._wake,
+        )
+        self._dispatcher = Dispatcher(
+            self._kernel, {agent_id: self._bound(run) for agent_id, run in deliver.items()}
+        )
+
+    def resume(self) -> None:
+        """Take up the runs that were under way when the last process ended."""
+        for execution_id, agent_id in self._queries.running():
+            if agent_id in self._agents:
+                self._dispatcher.start(execution_id, agent_id)
+            else:
+                _logger.warning(
+                    "execution %s waits: its agent %r is not embedded here", execution_id, agent_id
+                )
+
+    async def close(self) -> None:
+        """Interrupt the handlers; their runs go on at the next start."""
+        await self._dispatcher.close()
+
+    async def submit_step(
+        self, execution_id: str, lease: Lease, submission: StepSubmission
+    ) -> StepReply:
+        """Ask whether a body may run."""
+        command = admit.submission(lease, submission)
+        return admit.step_reply(await self._apply(execution_id, command))
+
+    async def complete_step(
+        self, execution_id: str, lease: Lease, step_id: str, *, result_json: str
+    ) -> StepReply:
+        """Record that a body returned."""
+        command = admit.completion(lease, step_id, result_json)
+        return admit.step_reply(await self._apply(execution_id, command))
+
+    async def fail_step(
+        self, execution_id: str, lease: Lease, step_id: str, *, error_json: str
+    ) -> StepReply:
+        """Record that a body raised."""
+        command = admit.failure(lease, step_id, error_json)
+        return admit.step_reply(await self._apply(execution_id, command))
+
+    async def complete_execution(
+        self, execution_id: str, lease: Lease, *, output_json: str
+    ) -> None:
+        """Record a handler's return value and end the run."""
+        admit.done(await self._apply(execution_id, admit.output(lease, output_json)))
+
+    async def fail_execution(self, execution_id: str, lease: Lease, *, reason: str) -> None:
+        """End a run as failed."""
+        admit.done(await self._apply(execution_id, admit.giving_up(lease, reason)))
+
+    async def create_execution(self, agent_id: str, *, input_json: str) -> Execution:
+        """Start a run of an agent that is embedded here."""
+        if agent_id not in self._agents:
+            known = ", ".join(sorted(map(repr, self._agents))) or "none"
+            raise WireError(
+                ErrorCode.NOT_FOUND, f"no agent {agent_id!r} is embedded here; there are: {known}"
+            )
+        execution_id = world.new_id()
+        command = CreateExecution(
+            agent_id, admit.document("input", input_json), dispatch_id=world.new_id()
+        )
+        admit.done(await self._apply(execution_id, command))
+        self._dispatcher.start(execution_id, agent_id)
+        return await self.get_execution(execution_id)
+
+    async def get_execution(self, execution_id: str) -> Execution:
+        """Read one run as it stands."""
+        with _errors_on_the_wire():
+            return self._queries.execution(execution_id)
+
+    async def wait_execution(self, execution_id: str) -> Execution:
+        """Return a run once it has ended."""
+        execution = await self.get_execution(execution_id)
+        if not execution.status.is_terminal:
+            await self._waiting.setdefault(execution_id, asyncio.Event()).wait()
+            execution = await self.get_execution(execution_id)
+        return execution
+
+    async def list_events(
+        self, execution_id: str, *, after_seq: int, limit: int
+    ) -> Sequence[Event]:
+        """Read a page of a run's log."""
+        with _errors_on_the_wire():
+            return self._queries.events(execution_id, after_seq=after_seq, limit=limit)
+
+    async def list_steps(self, execution_id: str) -> Sequence[Step]:
+        """Read every step of a run."""
+        with _errors_on_the_wire():
+            return self._queries.steps(execution_id)
+
+    async def get_step(self, execution_id: str, step_id: str) -> Step:
+        """Read one step."""
+        with _errors_on_the_wire():
+            return self._queries.step(execution_id, step_id)
+
+    async def cancel_execution(self, execution_id: str) -> None:
+        """End a run and interrupt its handler."""
+        command = CancelExecution(Reason.CLIENT_CANCELLED)
+        admit.done(await self._apply(execution_id, command))
+        await self._dispatcher.stop(execution_id)
+
+    async def _apply(self, execution_id: str, command: Command) -> Reply:
+        with _errors_on_the_wire():
+            return await self._kernel.apply(execution_id, command)
+
+    def _bound(
+        self, run: Callable[["InProcessKernel", Delivery], Awaitable[None]]
+    ) -> Callable[[Delivery], Awaitable[None]]:
+        return lambda delivery: run(self, delivery)
+
+    def _wake(self, execution_id: str) -> None:
+        waiting = self._waiting.pop(execution_id, None)
+        if waiting is not None:
+            waiting.set()
+
+
+@asynccontextmanager
+async def open_kernel(
+    *,
+    database: str,
+    rules: str,
+    synchronous: Synchronous,
+    deliver: Mapping[str, Callable[[InProcessKernel, Delivery], Awaitable[None]]],
+) -> AsyncIterator[InProcessKernel]:
+    """Open `database`, load `rules`, take up the runs under way, and close it all at the end.
+
+    `deliver` maps each agent's id to what runs one attempt of it.
+
+    Rules that do not load are logged with file and line, and every call is denied with them as
+    the reason.
+
+    Raises:
+        StoreError: the database cannot be used, or another process has it open.
+    """
+    with _alone(database):
+        ruleset = _load_rules(Path(rules))
+        store = SQLite(database, synchronous)
+        try:
+            _keep(store, ruleset)
+            kernel = InProcessKernel(database=store, rules=ruleset, deliver=deliver)
+            try:
+                kernel.resume()
+                yield kernel
+            finally:
+                await kernel.close()
+        finally:
+            store.close()
+
+
+@contextmanager
+def _alone(database: str) -> Iterator[None]:
+    """Keep other processes from driving the same runs; the system frees a dead one's lock."""
+    if database == IN_MEMORY:
+        yield
+        return
+    check_place(database)
+    lock = FileLock(f"{Path(database).resolve()}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise StoreError(
+            f"{database}: another process has it open; embed it in one process at a time"
+        ) from None
+    except OSError as error:
+        raise StoreError(f"{database}: {error.strerror}") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _load_rules(folder: Path) -> RuleSet:
+    try:
+        return load(folder)
+    except RulesInvalid as invalid:
+        for problem in invalid.problems:
+            _logger.error("%s", problem)
+        return deny_all(f"the rules did not load: {invalid.problems[0]}")
+
+
+def _keep(store: SQLite, ruleset: RuleSet) -> None:
+    """Store the rule set by its hash, so that what it decides can be explained later."""
+    if store.read(statements.RULESET_BY_HASH, hash=ruleset.hash):
+        return
+    row = {
+        "hash": ruleset.hash,
+        "files": json.dumps(dict(ruleset.files)),
+        "first_used_at": world.now_micros(),
+    }
+    store.write([Change(statements.RULESETS, [row], replace=False)])
+
+
+@contextmanager
+def _errors_on_the_wire() -> Iterator[None]:
+    try:
+        yield
+    except (StoreUnavailable, LostRace) as error:
+        raise WireError(ErrorCode.UNAVAILABLE, str(error)) from error
+    except StoreError as error:
+        raise WireError(ErrorCode.INTERNAL_ERROR, str(error)) from error
