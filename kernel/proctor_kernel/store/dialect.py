@@ -150,7 +150,8 @@ def _transaction(driver: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def _check_place(path: str) -> None:
+def check_place(path: str) -> None:
+    """Raise `StoreError` when no database file can be at `path`."""
     if path == IN_MEMORY:
         return
     file = Path(path)
