@@ -1,0 +1,1 @@
+"""What an auditor asks of the log."""
