@@ -1,0 +1,63 @@
+"""The kernel inside this process: `async with embedded(...) as client`."""
+
+import importlib
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from proctor.agent import Agent
+from proctor.client import Client
+from proctor.errors import ProctorError
+
+
+@asynccontextmanager
+async def embedded(
+    *,
+    agents: Sequence[Agent],
+    rules: str | Path,
+    database: str | Path = "proctor.db",
+    synchronous: Literal["FULL", "NORMAL"] = "FULL",
+) -> AsyncIterator[Client]:
+    """Run the kernel in this process, on SQLite, and give a client for it.
+
+    `rules` is a folder of `.cedar` files; while it does not load, every call is denied with
+    the reason. `database` is a file (or `":memory:"`); runs of `agents` that were under way
+    when the last process ended go on at once. `synchronous`: `FULL` survives a power cut,
+    `NORMAL` a crash of the process, and is faster. At the end of the block the handlers are
+    stopped; their runs go on at the next start.
+
+    Raises:
+        ProctorError: the database cannot be used, or the kernel is not installed.
+        ValueError: no agent, two agents of one id, an agent without a handler.
+    """
+    deliver = {}
+    for agent in agents:
+        if not agent.has_handler:
+            raise ValueError(f"agent {agent.id!r} has no handler; decorate one: @agent.handler")
+        if agent.id in deliver:
+            raise ValueError(f"two agents have the id {agent.id!r}")
+        deliver[agent.id] = agent.deliver
+    if not deliver:
+        raise ValueError("embedded(agents=[...]) needs at least one agent")
+    kernel = _kernel()
+    opened = kernel.open_kernel(
+        database=str(database), rules=str(rules), synchronous=synchronous, deliver=deliver
+    )
+    try:
+        port = await opened.__aenter__()
+    except kernel.StoreError as error:
+        raise ProctorError(str(error)) from error
+    try:
+        yield Client(port)
+    finally:
+        await opened.__aexit__(None, None, None)
+
+
+def _kernel() -> Any:
+    try:
+        return importlib.import_module("proctor_kernel.in_process")
+    except ModuleNotFoundError as error:
+        raise ProctorError(
+            f"the kernel is not installed here ({error}); pip install 'proctor[kernel]'"
+        ) from error
