@@ -1,0 +1,137 @@
+"""A rules folder into a rule set, wholly or not at all."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import cedarpy
+
+from proctor_policy import annotations, entities, policy
+from proctor_policy.entities import EntitiesInvalid
+from proctor_policy.lexer import Fragment, Unreadable, split
+from proctor_policy.policy import Policy
+from proctor_policy.problem import Problem, RulesInvalid
+from proctor_policy.ruleset import RuleSet
+
+__all__ = ["RulesInvalid", "load"]
+
+ENTITIES_FILE: Final = "entities.json"
+TESTS_FOLDER: Final = "tests"
+
+FILE_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Bytes of one file below the rules folder."""
+
+
+def load(folder: Path) -> RuleSet:
+    """Read every `.cedar` file below `folder`, and its `entities.json`, into a rule set.
+
+    Files are taken in the order of their paths; hidden files and folders are left out, as is
+    `tests`. Links are followed.
+
+    Raises:
+        RulesInvalid: with every problem found, by file and line.
+    """
+    problems: list[Problem] = []
+    files = _read_all(folder, problems)
+    policies = [
+        each
+        for path, text in files.items()
+        if path.endswith(".cedar")
+        for each in _policies(f"{folder}/{path}", text, problems)
+    ]
+    problems += _duplicate_ids(policies)
+    store = entities.read("[]")
+    if ENTITIES_FILE in files:
+        try:
+            store = entities.read(files[ENTITIES_FILE])
+        except EntitiesInvalid as error:
+            problems.append(Problem(f"{folder}/{ENTITIES_FILE}", None, str(error)))
+    if not policies and not problems:
+        problems.append(Problem(str(folder), None, "no policies in it", "put a .cedar file there"))
+    if problems:
+        raise RulesInvalid(tuple(problems))
+    return RuleSet(files=files, policies=policies, entities=store)
+
+
+def _policies(file: str, text: str, problems: list[Problem]) -> Iterator[Policy]:
+    """Yield the sound policies of one file; what is wrong goes to `problems`."""
+    try:
+        for fragment in split(text):
+            try:
+                each = policy.read(file, _accepted(fragment))
+            except Unreadable as error:
+                problems.append(Problem(file, error.line, error.message, error.hint))
+                continue
+            found = list(annotations.check(each))
+            problems += found
+            if not found:
+                yield each
+    except Unreadable as error:
+        problems.append(Problem(file, error.line, error.message, error.hint))
+
+
+def _accepted(fragment: Fragment) -> Fragment:
+    """Return a policy once Cedar has parsed it, all by itself."""
+    try:
+        parsed = cedarpy.PolicySet.from_str(fragment.text)
+    except ValueError as error:
+        raise Unreadable(fragment.line, " ".join(str(error).split())) from None
+    if parsed.templates():
+        raise Unreadable(fragment.line, "a template is never linked here", "name the entity")
+    return fragment
+
+
+def _duplicate_ids(policies: list[Policy]) -> Iterator[Problem]:
+    first: dict[str, Policy] = {}
+    for each in policies:
+        other = first.setdefault(each.id, each)
+        if other is not each:
+            yield Problem(
+                each.file,
+                each.line,
+                f"the id {each.id!r} is taken",
+                f"it is the policy in {other.file}:{other.line}",
+            )
+
+
+def _read_all(folder: Path, problems: list[Problem]) -> dict[str, str]:
+    if not folder.is_dir():
+        missing = "not a folder" if folder.exists() else "no such folder"
+        problems.append(Problem(str(folder), None, missing, "name the folder of your rules"))
+        return {}
+    texts = {}
+    for path in sorted(_paths(folder)):
+        file = folder / path
+        try:
+            if file.stat().st_size > FILE_BYTES_MAX:
+                raise ValueError(f"larger than {FILE_BYTES_MAX} bytes")
+            texts[path] = file.read_bytes().decode()
+        except UnicodeDecodeError as error:
+            line = error.object[: error.start].count(b"\n") + 1
+            problems.append(Problem(str(file), line, "not UTF-8", "save the file as UTF-8"))
+        except (OSError, ValueError) as error:
+            problems.append(Problem(str(file), None, f"it cannot be read: {error}"))
+    return texts
+
+
+def _paths(folder: Path) -> Iterator[str]:
+    """Yield the rule files below a folder, relative to it."""
+    seen: set[str] = set()
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(parent)
+        if real in seen:  # a link that leads back up
+            folders.clear()
+            continue
+        seen.add(real)
+        at_top = Path(parent) == folder
+        folders[:] = sorted(
+            name
+            for name in folders
+            if not name.startswith(".") and not (at_top and name == TESTS_FOLDER)
+        )
+        for name in names:
+            if name.startswith("."):
+                continue
+            if name.endswith(".cedar") or (at_top and name == ENTITIES_FILE):
+                yield os.path.relpath(os.path.join(parent, name), folder)

@@ -1,0 +1,199 @@
+"""A rule set: immutable, named by the hash of its files, and asked through `decide`."""
+
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any, Final
+
+import cedarpy
+
+from proctor_policy import entities as entities_
+from proctor_policy.call import Call, CallRefused, Subject, context_of, subject_of
+from proctor_policy.entities import Entities
+from proctor_policy.lexer import split
+from proctor_policy.policy import Comparison, Policy, read
+from proctor_policy.slices import Index
+from proctor_policy.values import ValueRefused, type_of
+from proctor_policy.verdict import (
+    ENGINE_ERROR,
+    INVALID_CALL,
+    LOCAL,
+    NO_RULES,
+    Decision,
+    Matches,
+    Verdict,
+    combine,
+)
+
+SLICES_MAX: Final = 4096
+"""Subjects whose policies are kept ready; the least recently asked are let go."""
+
+_EXPLANATION_CHARACTERS_MAX: Final = 300
+
+_LOCAL_PERMIT: Final = f'@id("{LOCAL}") permit (principal, action == Action::"local", resource);'
+
+# Anchored: what follows may hold text that an agent chose.
+_EVALUATION_ERROR: Final = re.compile(
+    r"\Aerror while evaluating policy `policy(\d+)`: (.*)\Z", re.DOTALL
+)
+
+
+class RuleSet:
+    """The rules of one state of a rules folder. Made by `load.load`; see `deny_all`."""
+
+    def __init__(
+        self, *, files: Mapping[str, str], policies: Sequence[Policy], entities: Entities
+    ) -> None:
+        self.files = files
+        """Path below the rules folder -> text."""
+        self.hash = digest(files)
+        self.policies = tuple(policies)
+        self._entities = entities
+        self._index = Index([*policies, *_built_in()], entities)
+        self._slices: OrderedDict[Subject, _Slice] = OrderedDict()
+
+    def decide(self, call: Call) -> Verdict:
+        """Return the verdict on a call. Total: whatever the call holds, there is one."""
+        began = time.perf_counter_ns()
+        verdict = self._decide(call)
+        micros = (time.perf_counter_ns() - began) // 1000
+        return replace(verdict, policy_micros=micros)
+
+    def tool_labels(self, target: str) -> frozenset[str]:
+        """Return the labels that a tool leaves on the session when it starts."""
+        return self._entities.labels.get(target, frozenset())
+
+    def _decide(self, call: Call) -> Verdict:
+        try:
+            subject = subject_of(call)
+            context = context_of(call)
+        except (CallRefused, ValueRefused) as refused:
+            return self._denied(str(refused), INVALID_CALL)
+        chosen = self._slice(subject)
+        result = cedarpy.is_authorized(
+            {
+                "principal": _reference(subject.principal),
+                "action": _reference(subject.action),
+                "resource": _reference(subject.resource),
+                "context": context,
+            },
+            chosen.parsed,
+            chosen.entities,
+        )
+        if result.decision not in (cedarpy.Decision.Allow, cedarpy.Decision.Deny):
+            explanation = _shortened("; ".join(result.diagnostics.errors))
+            return self._denied(f"the call could not be judged: {explanation}", ENGINE_ERROR)
+        matches = _matches(chosen.policies, result.diagnostics, context["input"])
+        if matches is None:
+            return self._denied("the engine's answer was not understood", ENGINE_ERROR)
+        return combine(matches, target=call.target, ruleset=self.hash)
+
+    def _slice(self, subject: Subject) -> "_Slice":
+        found = self._slices.get(subject)
+        if found is None:
+            policies = self._index.of(subject)
+            found = _Slice(
+                policies,
+                cedarpy.PolicySet.from_str("\n".join(policy.text for policy in policies)),
+                self._entities.with_subject(subject),
+            )
+            self._slices[subject] = found
+            if len(self._slices) > SLICES_MAX:
+                self._slices.popitem(last=False)
+        else:
+            self._slices.move_to_end(subject)
+        return found
+
+    def _denied(self, reason: str, rule_id: str) -> Verdict:
+        return Verdict(Decision.DENY, reason, (rule_id,), self.hash)
+
+
+class _Closed(RuleSet):
+    """The rule set that is in force while there is none."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(files={}, policies=(), entities=entities_.read("[]"))
+        self._reason = reason
+
+    def _decide(self, call: Call) -> Verdict:
+        return self._denied(self._reason, NO_RULES)
+
+
+def deny_all(reason: str) -> RuleSet:
+    """Return a rule set that denies every call, local steps too, with this reason."""
+    return _Closed(reason)
+
+
+def digest(files: Mapping[str, str]) -> str:
+    """Return the hex SHA-256 of rule files: their paths and texts, in the order of the paths."""
+    hashed = sha256()
+    for path in sorted(files):
+        for part in (path.encode(), files[path].encode()):
+            hashed.update(b"%d:%s" % (len(part), part))
+    return hashed.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    """What is asked for one subject: its policies, numbered as Cedar numbers them."""
+
+    policies: tuple[Policy, ...]
+    parsed: cedarpy.PolicySet
+    entities: cedarpy.Entities
+
+
+def _built_in() -> Iterator[Policy]:
+    for fragment in split(_LOCAL_PERMIT):
+        yield read("(built in)", fragment)
+
+
+def _matches(
+    policies: tuple[Policy, ...], diagnostics: cedarpy.Diagnostics, args: Mapping[str, Any]
+) -> Matches | None:
+    """Sort Cedar's answer by policy; None when it names what it was not asked."""
+    failed: dict[Policy, str] = {}
+    for error in diagnostics.errors:
+        match = _EVALUATION_ERROR.match(error)
+        if match is None or int(match[1]) >= len(policies):
+            return None
+        failed[policies[int(match[1])]] = _shortened(match[2])
+    for policy in policies:
+        mismatch = _mismatch(policy.comparisons, args)
+        if mismatch is not None:
+            failed.setdefault(policy, mismatch)
+    satisfied = []
+    for reason in diagnostics.reasons:
+        number = reason.removeprefix("policy")
+        if not number.isdecimal() or int(number) >= len(policies):
+            return None
+        if policies[int(number)] not in failed:
+            satisfied.append(policies[int(number)])
+    return Matches(satisfied, failed)
+
+
+def _mismatch(comparisons: tuple[Comparison, ...], args: Mapping[str, Any]) -> str | None:
+    """Say which argument has another type than the literal it is compared with, if one has."""
+    for comparison in comparisons:
+        value: Any = args
+        for key in comparison.path:
+            value = value.get(key) if isinstance(value, dict) else None
+        # What is not there is Cedar's to report: the policy may ask for it with `has` first.
+        if value is None or type_of(value) == comparison.type_name:
+            continue
+        name = ".".join(comparison.path) or "input"
+        return f"{name} is a {type_of(value)}, compared with a {comparison.type_name}"
+    return None
+
+
+def _reference(uid: tuple[str, str]) -> dict[str, str]:
+    return {"type": uid[0], "id": uid[1]}
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    if len(line) <= _EXPLANATION_CHARACTERS_MAX:
+        return line
+    return line[:_EXPLANATION_CHARACTERS_MAX] + "..."

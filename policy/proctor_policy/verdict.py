@@ -1,0 +1,91 @@
+"""How a verdict is reached from what matched. Pure.
+
+1. A forbid in whose scope the call lies and that fails to evaluate denies: Cedar skips it, which
+   opens the door, and whoever picks the arguments picks the failure. A permit that fails does
+   not permit.
+2. A forbid that matches denies, with its reason; several are joined in the order of their ids.
+3. No permit matches: denied, `no rule permits <target>`.
+4. Otherwise allowed, with the ids of the permits that decided.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from proctor_policy.policy import Policy
+
+NO_PERMIT: Final = "default"
+LOCAL: Final = "local"
+NO_RULES: Final = "no-rules"
+INVALID_CALL: Final = "invalid-call"
+ENGINE_ERROR: Final = "engine-error"
+
+BUILT_IN_IDS: Final = frozenset({NO_PERMIT, LOCAL, NO_RULES, INVALID_CALL, ENGINE_ERROR})
+"""Rule ids that decisions carry without a policy in a file."""
+
+
+class Decision(StrEnum):
+    """What the rules say of a call."""
+
+    ALLOW = "allow"
+    DENY = "deny"
+    REQUIRE_APPROVAL = "require_approval"
+    RATE_LIMITED = "rate_limited"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the rules say of one call, and why."""
+
+    decision: Decision
+    reason: str
+    """What the model and the operator are told; may be empty when allowed."""
+    rule_ids: tuple[str, ...]
+    """The rules that decided, sorted."""
+    ruleset: str
+    """Hash of the rule files that decided."""
+    errors: tuple[str, ...] = ()
+    """Rules that could not be evaluated, and why; sorted."""
+    policy_micros: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """What became of the policies in whose scope a call lies."""
+
+    satisfied: Collection[Policy]
+    """Policies that apply. When a forbid does, permits may be missing."""
+    failed: Mapping[Policy, str]
+    """Policies that could not be evaluated -> why."""
+
+
+def combine(matches: Matches, *, target: str, ruleset: str) -> Verdict:
+    """Return the verdict on a call of `target`."""
+    errors = tuple(sorted(f"{policy.id}: {why}" for policy, why in matches.failed.items()))
+
+    def verdict(decision: Decision, reason: str, rule_ids: Collection[str]) -> Verdict:
+        return Verdict(decision, reason, tuple(sorted(rule_ids)), ruleset, errors)
+
+    broken = _by_id(policy for policy in matches.failed if policy.effect == "forbid")
+    if broken:
+        reason = "; ".join(
+            f"rule {policy.id} could not be evaluated: {matches.failed[policy]}"
+            for policy in broken
+        )
+        return verdict(Decision.DENY, reason, [policy.id for policy in broken])
+    forbidding = _by_id(policy for policy in matches.satisfied if policy.effect == "forbid")
+    if forbidding:
+        reason = "; ".join(dict.fromkeys(policy.reason for policy in forbidding))
+        return verdict(Decision.DENY, reason, [policy.id for policy in forbidding])
+    permitting = _by_id(policy for policy in matches.satisfied if policy.effect == "permit")
+    if not permitting:
+        return verdict(Decision.DENY, f"no rule permits {target}", [NO_PERMIT])
+    reason = "; ".join(
+        policy.annotations["reason"] for policy in permitting if "reason" in policy.annotations
+    )
+    return verdict(Decision.ALLOW, reason, [policy.id for policy in permitting])
+
+
+def _by_id(policies: Iterable[Policy]) -> list[Policy]:
+    return sorted(policies, key=lambda policy: policy.id)
