@@ -9,11 +9,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from examples.demo import agent
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from examples.demo import agent
 from proctor import Step
 from proctor_kernel.audit.verify import verify
 from proctor_kernel.store.dialect import SQLite

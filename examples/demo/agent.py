@@ -13,9 +13,10 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-import proctor
 from mcp import Client as McpClient
 from mcp import StdioServerParameters
+
+import proctor
 from proctor import Agent, ToolError, step, tool, wrap_mcp_tools
 
 CONFIRMATION_SECONDS = 20.0
@@ -107,9 +108,7 @@ async def use(governed: Callable[..., Awaitable[object]], **args: object) -> obj
 
 
 @asynccontextmanager
-async def running(
-    repository: Path, workplace: Path, rules: Path
-) -> AsyncIterator[proctor.Client]:
+async def running(repository: Path, workplace: Path, rules: Path) -> AsyncIterator[proctor.Client]:
     """Start the git server and the embedded kernel; runs under way go on at once."""
     server = StdioServerParameters(
         command=sys.executable, args=["-m", "mcp_server_git", "--repository", str(repository)]

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable
 
-from proctor_policy.call import Call, Session
-from proctor_policy.ruleset import RuleSet
-
 from proctor.wire.words import Decision
 from proctor_kernel.core.commands import Answers, Question, Ruling
+from proctor_policy.call import Call, Session
+from proctor_policy.ruleset import RuleSet
 
 _MICROS_PER_SECOND = 1_000_000
 

@@ -8,8 +8,6 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
-from proctor_policy.load import RulesInvalid, load
-from proctor_policy.ruleset import RuleSet, deny_all
 
 from proctor.wire.calls import Delivery, Lease, StepReply, StepSubmission, WireError
 from proctor.wire.messages import Event, Execution, Step
@@ -31,6 +29,8 @@ from proctor_kernel.store.dialect import (
     check_place,
 )
 from proctor_kernel.store.log import Log, LostRace
+from proctor_policy.load import RulesInvalid, load
+from proctor_policy.ruleset import RuleSet, deny_all
 
 _logger = logging.getLogger(__name__)
 

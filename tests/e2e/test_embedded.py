@@ -87,9 +87,7 @@ async def test_denied_tool_returns_the_rule_reason_as_text_and_its_body_never_ru
     async def handler(input: Any) -> str:
         return await shell("rm -rf /")
 
-    ended, (denied,), _ = await run(
-        agent_of(handler), rules=rules(NO_SHELL), database=database
-    )
+    ended, (denied,), _ = await run(agent_of(handler), rules=rules(NO_SHELL), database=database)
 
     assert ended.output == "shell not allowed. reason: agents have no shell here"
     assert ran == []
@@ -172,9 +170,7 @@ async def test_input_that_does_not_fit_the_handler_fails_the_run(
 ) -> None:
     async def handler(question: str, depth: int) -> None: ...
 
-    ended, _, _ = await run(
-        agent_of(handler), rules=rules(), database=database, input={"other": 1}
-    )
+    ended, _, _ = await run(agent_of(handler), rules=rules(), database=database, input={"other": 1})
 
     assert ended.failure_reason == "input_invalid: missing required input fields: question, depth"
 
@@ -411,7 +407,7 @@ async def test_steps_that_the_next_attempt_passes_over_are_reported(
         await asyncio.Event().wait()
 
     async def handler(input: Any) -> None:
-        for text in list(plan):
+        for text in plan:
             await note(text)
         if len(plan) > 1:
             await hold()
@@ -473,7 +469,9 @@ async def test_a_database_that_is_not_ours_is_named_and_left_alone(
     database = tmp_path / "notes.db"
     match kind:
         case "text":
-            database.write_text("my notes, not a database at all, and long enough for a header\n" * 9)
+            database.write_text(
+                "my notes, not a database at all, and long enough for a header\n" * 9
+            )
         case "folder":
             database.mkdir()
         case "other program":
@@ -487,17 +485,13 @@ async def test_a_database_that_is_not_ours_is_named_and_left_alone(
     async def handler(input: Any) -> None: ...
 
     with pytest.raises(proctor.ProctorError, match=r"notes\.db"):
-        async with proctor.embedded(
-            agents=[agent_of(handler)], rules=rules(), database=database
-        ):
+        async with proctor.embedded(agents=[agent_of(handler)], rules=rules(), database=database):
             pass
 
     assert (database.read_bytes() if database.is_file() else None) == before
 
 
-async def test_two_embedded_kernels_do_not_share_a_database(
-    rules: Rules, database: Path
-) -> None:
+async def test_two_embedded_kernels_do_not_share_a_database(rules: Rules, database: Path) -> None:
     async def handler(input: Any) -> None: ...
 
     agent = agent_of(handler)
