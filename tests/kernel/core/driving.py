@@ -7,8 +7,8 @@ from proctor.wire.words import Decision, Idempotency, StepKind
 from proctor_kernel.core import chain, events, identity
 from proctor_kernel.core.commands import (
     Answers,
-    Claimed,
     ClaimDispatch,
+    Claimed,
     Command,
     CreateExecution,
     Raised,

@@ -3,6 +3,16 @@
 import json
 
 import pytest
+from tests.kernel.core.driving import (
+    ALLOW,
+    DENY,
+    Run,
+    answered,
+    fail,
+    step_of,
+    submit,
+    succeed,
+)
 
 from proctor.wire.calls import Lease, StepReply
 from proctor.wire.words import Answer, Decision, ErrorCode, Idempotency, Reason, StepStatus
@@ -17,16 +27,6 @@ from proctor_kernel.core.commands import (
     Ruling,
 )
 from proctor_kernel.core.identity import Json
-from tests.kernel.core.driving import (
-    ALLOW,
-    DENY,
-    Run,
-    answered,
-    fail,
-    step_of,
-    submit,
-    succeed,
-)
 
 SAFE, ONCE = Idempotency.SAFE_TO_RETRY, Idempotency.AT_MOST_ONCE
 
@@ -223,9 +223,7 @@ def test_only_the_attempt_that_holds_the_run_may_act(stale: Lease | str) -> None
         run.apply(FinishExecution(stale, GaveUp("no"))),
     ]
 
-    assert [getattr(reply, "code", None) for reply in replies] == [
-        ErrorCode.LEASE_SUPERSEDED
-    ] * 5
+    assert [getattr(reply, "code", None) for reply in replies] == [ErrorCode.LEASE_SUPERSEDED] * 5
     assert run.state == before
 
 

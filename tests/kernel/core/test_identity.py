@@ -74,9 +74,7 @@ def test_order_of_keys_and_white_space_do_not_change_the_canonical_form(
     value: Any, data: Any
 ) -> None:
     plain = identity.canonical(json.dumps(value))
-    other = identity.canonical(
-        json.dumps(shuffled(value, data.draw), indent=2, ensure_ascii=False)
-    )
+    other = identity.canonical(json.dumps(shuffled(value, data.draw), indent=2, ensure_ascii=False))
 
     assert plain == other
 
@@ -130,7 +128,7 @@ def test_what_is_within_the_limits_is_accepted(text: str) -> None:
 
 
 def test_brackets_inside_of_strings_are_not_nesting() -> None:
-    text = json.dumps(["[" * 500, {"{": "\\\"" + "{" * 500}])
+    text = json.dumps(["[" * 500, {"{": '\\"' + "{" * 500}])
 
     assert identity.checked(text) == text
 

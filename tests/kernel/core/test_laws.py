@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.kernel.core.driving import DISPATCH, EXECUTION, Run, fail, submit, succeed
 
 from proctor.wire.calls import Lease, StepReply
 from proctor.wire.words import Answer, Decision, Idempotency, Reason, StepKind
@@ -23,7 +24,6 @@ from proctor_kernel.core.commands import (
 from proctor_kernel.core.evolve import IllegalTransition, evolve, fold
 from proctor_kernel.core.identity import Json
 from proctor_kernel.core.state import State
-from tests.kernel.core.driving import DISPATCH, EXECUTION, Run, fail, submit, succeed
 
 leases = st.builds(Lease, st.sampled_from([DISPATCH, "other"]), st.integers(1, 4))
 rulings = st.builds(
@@ -202,9 +202,7 @@ def test_any_edit_of_any_field_breaks_the_chain_there(place: int, data: Any) -> 
 
 
 @given(st.integers(0, len(a_log()) - 2), st.sampled_from(["drop", "swap", "double"]))
-def test_a_dropped_doubled_or_reordered_event_breaks_the_chain_there(
-    place: int, how: str
-) -> None:
+def test_a_dropped_doubled_or_reordered_event_breaks_the_chain_there(place: int, how: str) -> None:
     rows = a_log()
     expected = place + 1
     match how:
@@ -237,5 +235,3 @@ def test_an_event_inserted_with_a_hash_of_its_own_breaks_the_chain_after_it() ->
 
     assert broken is not None
     assert broken.seq == 7
-
-
