@@ -77,6 +77,9 @@ def read(text: str) -> Entities:
         if _is_tool_action(uid) and TOOL_CALL not in parents[uid]:
             parents[uid].append(TOOL_CALL)
             entity["parents"] = [*above, _reference(TOOL_CALL)]
+    for uid, above in parents.items():
+        if any(uid in _closure(each, parents) for each in above):
+            raise EntitiesInvalid(f"{_shown(uid)} is in itself: its parents are a cycle")
     try:
         handle = cedarpy.Entities.from_json_str(json.dumps(listed))
     except ValueError as error:

@@ -100,6 +100,8 @@ class _Converter:
         if self._nodes > NODES_MAX:
             raise ValueRefused(f"{self._what} has more than {NODES_MAX} values")
         match value:
+            case None:
+                raise ValueRefused(f"{self._what} is null, which no rule can judge")
             case bool() | int():
                 return value
             case _Number():
@@ -109,10 +111,10 @@ class _Converter:
         if depth >= DEPTH_MAX:
             raise ValueRefused(f"{self._what} nests deeper than {DEPTH_MAX} levels")
         if isinstance(value, list):
-            if None in value:
+            if any(item is None for item in value):
                 raise ValueRefused(f"{self._what} has a null in an array, which no rule can judge")
             return [self.convert(item, depth + 1) for item in value]
-        assert isinstance(value, dict), "null is left out by its object, or refused by its array"
+        assert isinstance(value, dict), "the last kind of JSON value"
         return {
             self._key(key): self.convert(item, depth + 1)
             for key, item in value.items()
