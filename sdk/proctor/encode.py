@@ -6,11 +6,14 @@ value that was changed on the way would be judged, recorded and hashed as someth
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
 from enum import Enum
 from pathlib import PurePath
 from typing import Any, Final
+from uuid import UUID
 
 from proctor.wire.words import JSON_BYTES_MAX, JSON_DEPTH_MAX
 
@@ -21,7 +24,7 @@ def to_json(value: object, what: str) -> str:
     """Return `value` as one JSON document. `what` names it in errors: `argument 'to' of mail`.
 
     Tuples become lists. Pydantic models, dataclasses, enums, dates, UUIDs, paths and decimals
-    become what pydantic makes of them in JSON mode.
+    become what pydantic makes of them.
 
     Raises:
         TypeError: not JSON (NaN and infinities are not), a key that is not a string, deeper
@@ -87,26 +90,21 @@ def _converted(value: Any, what: str) -> object:
             return list(value)
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in fields(value)}
-    dump = getattr(value, "model_dump", None)
-    if callable(dump) and not isinstance(value, type):
-        return dump(by_alias=True)
+    if hasattr(type(value), "__pydantic_serializer__") and hasattr(value, "model_dump"):
+        # In Python mode: what is in the fields is looked at here, like everything else.
+        return value.model_dump(by_alias=True, warnings=False)
     return _scalar(value, what)
 
 
-def _scalar(value: object, what: str) -> object:
+_SCALARS: Final = (date, time, timedelta, UUID, PurePath, Decimal)
+
+
+def _scalar(value: object, what: str) -> str:
+    from pydantic import AnyUrl
     from pydantic_core import to_jsonable_python
 
-    # Pydantic would decode bytes, give a set an order and use a generator up: none of these
-    # is the value that was passed. Of what it makes, only a scalar stands for one value.
-    named = f"{what} is of type {type(value).__name__}, which is not JSON"
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        raise TypeError(named)
-    if isinstance(value, Iterable) and not isinstance(value, PurePath):
-        raise TypeError(named)
-    try:
-        plain = to_jsonable_python(value)
-    except ValueError:  # pydantic's own error is one
-        raise TypeError(named) from None
-    if type(plain) not in _PLAIN:
-        raise TypeError(named)
-    return plain
+    # A list of what is known to stand for one text. Pydantic alone would decode bytes, mask
+    # secrets and use generators up: what came out would not be what was passed.
+    if isinstance(value, (*_SCALARS, AnyUrl)):
+        return str(to_jsonable_python(value))
+    raise TypeError(f"{what} is of type {type(value).__name__}, which is not JSON")

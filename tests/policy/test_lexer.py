@@ -42,9 +42,7 @@ def test_each_policy_is_cut_out_with_its_line() -> None:
         pytest.param("a " + "&& a " * 1001 + ";", 1, "operators", id="operators"),
     ],
 )
-def test_what_is_not_a_policy_is_reported_with_its_line(
-    text: str, line: int, message: str
-) -> None:
+def test_what_is_not_a_policy_is_reported_with_its_line(text: str, line: int, message: str) -> None:
     with pytest.raises(Unreadable, match=message) as caught:
         list(split(text))
     assert caught.value.line == line

@@ -4,10 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.policy.conftest import Write, a_call
 
 from proctor_policy.load import load
 from proctor_policy.problem import RulesInvalid
-from tests.policy.conftest import Write, a_call
 
 PERMIT = '@id("{}") permit (principal, action, resource);\n'
 
@@ -42,8 +42,7 @@ def test_policies_are_taken_from_every_folder_below(write: Write) -> None:
     [
         pytest.param(
             "\n\npermit (principal, action, resource);",
-            "rules/rules.cedar:3: a policy without an id; "
-            'put @id("a-name-of-its-own") before it',
+            'rules/rules.cedar:3: a policy without an id; put @id("a-name-of-its-own") before it',
             id="no id",
         ),
         pytest.param(
@@ -58,14 +57,12 @@ def test_policies_are_taken_from_every_folder_below(write: Write) -> None:
         ),
         pytest.param(
             PERMIT.format("default"),
-            "rules/rules.cedar:1: the id 'default' is taken by a built-in rule; "
-            "choose another one",
+            "rules/rules.cedar:1: the id 'default' is taken by a built-in rule; choose another one",
             id="built-in id",
         ),
         pytest.param(
             PERMIT.format("__mine"),
-            "rules/rules.cedar:1: the id '__mine' is taken by a built-in rule; "
-            "choose another one",
+            "rules/rules.cedar:1: the id '__mine' is taken by a built-in rule; choose another one",
             id="reserved id",
         ),
         pytest.param(
@@ -145,9 +142,7 @@ def test_every_problem_is_reported_at_once(write: Write) -> None:
         pytest.param("[" * 100_000, "JSON", id="deep"),
     ],
 )
-def test_entities_that_cedar_would_not_take_are_reported(
-    write: Write, text: str, why: str
-) -> None:
+def test_entities_that_cedar_would_not_take_are_reported(write: Write, text: str, why: str) -> None:
     (problem,) = problems(write(PERMIT.format("a"), **{"entities.json": text}))
 
     assert problem.startswith("rules/entities.json: ")

@@ -7,10 +7,10 @@ from typing import Any
 import cedarpy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.policy.conftest import a_call
 
 from proctor_policy.call import context_of, subject_of
 from proctor_policy.ruleset import RuleSet
-from tests.policy.conftest import a_call
 
 NAMES = ["a", "b", "c"]
 ENTITIES = [
@@ -96,13 +96,16 @@ def test_a_slice_and_the_whole_set_agree(
         store,
     )
 
-    failed = sorted({ids[int(error.split("`")[1].removeprefix("policy"))] for error in
-                     whole.diagnostics.errors})
+    failed = sorted(
+        {ids[int(error.split("`")[1].removeprefix("policy"))] for error in whole.diagnostics.errors}
+    )
     assert sorted({error.split(":")[0] for error in verdict.errors}) == failed
     broken = [each for each in failed if texts[int(each[1:])].split()[1] == "forbid"]
     if broken:
         assert list(verdict.rule_ids) == broken
     else:
-        decided = sorted(ids[int(each.removeprefix("policy"))] for each in whole.diagnostics.reasons)
+        decided = sorted(
+            ids[int(each.removeprefix("policy"))] for each in whole.diagnostics.reasons
+        )
         assert list(verdict.rule_ids) == (decided or ["default"])
         assert (verdict.decision == "allow") == whole.allowed

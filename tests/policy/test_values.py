@@ -83,8 +83,12 @@ documents = st.recursive(
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text()
     | st.sampled_from(["__entity", "__extn"]),
-    lambda inner: st.lists(inner, max_size=4)
-    | st.dictionaries(st.text() | st.sampled_from(sorted(values.RESERVED_KEYS)), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.text() | st.sampled_from(sorted(values.RESERVED_KEYS)), inner, max_size=4
+        )
+    ),
     max_leaves=20,
 )
 

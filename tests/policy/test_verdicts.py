@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.policy.conftest import a_call
 
 from proctor_policy.call import Session
 from proctor_policy.ruleset import RuleSet, deny_all
 from proctor_policy.verdict import Decision
-from tests.policy.conftest import a_call
 
 Rules = Callable[..., RuleSet]
 
@@ -52,7 +52,7 @@ def test_forbids_win_and_their_reasons_are_joined_in_the_order_of_their_ids(rule
         "context.input.n > 5",
         'context.input in ["a"]',
         "context.input.n * 9223372036854775807 > 1",
-        'ip(context.input.path).isLoopback()',
+        "ip(context.input.path).isLoopback()",
         "resource.nope == 1",
         'context.input.path == "/etc/passwd"',
         '"/etc/passwd" == context.input.path',
@@ -174,9 +174,7 @@ def test_scopes_reach_agents_actions_tools_and_their_groups(rules: Rules, scope:
 
     assert loaded.decide(a_call()).decision is Decision.ALLOW
     assert loaded.decide(a_call(kind="llm_call")).decision is (
-        Decision.ALLOW
-        if "Agent" in scope
-        else Decision.DENY
+        Decision.ALLOW if "Agent" in scope else Decision.DENY
     )
 
 
@@ -213,9 +211,7 @@ def test_labels_of_a_tool_come_from_the_policy_author(rules: Rules) -> None:
     ],
 )
 def test_a_rule_can_ask_for_all_of_the_context(rules: Rules, condition: str) -> None:
-    session = Session(
-        frozenset({"fetch"}), frozenset({"untrusted"}), 7, 5, 2, 1, 2000, 60, calls=3
-    )
+    session = Session(frozenset({"fetch"}), frozenset({"untrusted"}), 7, 5, 2, 1, 2000, 60, calls=3)
     verdict = rules(
         f'@id("a") permit (principal, action, resource) when {{ {condition} }};'
     ).decide(
@@ -258,7 +254,14 @@ def test_a_name_that_could_deceive_is_denied(rules: Rules, name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ['a"; permit (principal, action, resource); //', "a\\b", "mcp/srv:tool-name", "naïve", "日本", "'"],
+    [
+        'a"; permit (principal, action, resource); //',
+        "a\\b",
+        "mcp/srv:tool-name",
+        "naïve",
+        "日本",
+        "'",
+    ],
 )
 def test_a_strange_name_is_only_ever_itself(rules: Rules, name: str) -> None:
     loaded = rules(
@@ -293,12 +296,14 @@ leaves = (
 )
 values = st.recursive(
     leaves,
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(
-        st.sampled_from(["path", "amount", "__entity", "__extn", "type", "id", "fn", "arg"])
-        | st.text(max_size=4),
-        inner,
-        max_size=3,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["path", "amount", "__entity", "__extn", "type", "id", "fn", "arg"])
+            | st.text(max_size=4),
+            inner,
+            max_size=3,
+        )
     ),
     max_leaves=8,
 )
@@ -315,9 +320,7 @@ GUARDED = (
 @settings(
     max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(
-    path=values, amount=values, extra=st.dictionaries(st.text(max_size=4), values, max_size=2)
-)
+@given(path=values, amount=values, extra=st.dictionaries(st.text(max_size=4), values, max_size=2))
 def test_no_arguments_slip_past_rules_that_compare_them(
     rules: Rules, path: Any, amount: Any, extra: dict[str, Any]
 ) -> None:
@@ -365,9 +368,7 @@ def test_on_a_small_stack_a_forbid_still_forbids(rules: Rules) -> None:
     decisions: list[Decision] = []
     before = threading.stack_size(256 * 1024)
     try:
-        thread = threading.Thread(
-            target=lambda: decisions.append(loaded.decide(a_call()).decision)
-        )
+        thread = threading.Thread(target=lambda: decisions.append(loaded.decide(a_call()).decision))
         thread.start()
         thread.join()
     finally:
