@@ -104,8 +104,7 @@ def test_a_slice_and_the_whole_set_agree(
     if broken:
         assert list(verdict.rule_ids) == broken
     else:
-        decided = sorted(
-            ids[int(each.removeprefix("policy"))] for each in whole.diagnostics.reasons
-        )
+        reasons = [int(each.removeprefix("policy")) for each in whole.diagnostics.reasons]
+        decided = sorted(ids[each] for each in reasons)
         assert list(verdict.rule_ids) == (decided or ["default"])
         assert (verdict.decision == "allow") == whole.allowed

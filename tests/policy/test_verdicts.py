@@ -237,7 +237,7 @@ def test_a_rule_can_ask_for_all_of_the_context(rules: Rules, condition: str) -> 
         pytest.param("\u202epay", id="bidirectional"),
         pytest.param("pay\ufffd", id="replacement"),
         pytest.param("\ud800", id="surrogate"),
-        pytest.param("ｐay", id="fullwidth"),
+        pytest.param("\uff50ay", id="fullwidth"),
         pytest.param("\ue000", id="private use"),
         pytest.param("pay\u2028", id="line separator"),
         pytest.param("llm_call", id="another action"),
@@ -266,7 +266,8 @@ def test_a_name_that_could_deceive_is_denied(rules: Rules, name: str) -> None:
 def test_a_strange_name_is_only_ever_itself(rules: Rules, name: str) -> None:
     loaded = rules(
         PERMIT_ALL,
-        f'@id("no") forbid (principal, action, resource == Tool::{json.dumps(name, ensure_ascii=False)});'
+        '@id("no") forbid (principal, action, '
+        f"resource == Tool::{json.dumps(name, ensure_ascii=False)});"
         if name != "'"
         else '@id("no") forbid (principal, action, resource == Tool::"\\\'");',
     )
@@ -310,7 +311,8 @@ values = st.recursive(
 
 GUARDED = (
     PERMIT_ALL,
-    '@id("path") forbid (principal, action, resource) when { context.input.path == "/etc/passwd" };',
+    '@id("path") forbid (principal, action, resource)'
+    ' when { context.input.path == "/etc/passwd" };',
     '@id("amount") forbid (principal, action, resource) unless { context.input.amount <= 500 };',
     '@id("who") forbid (principal, action, resource)'
     ' when { context.input has who && context.input.who == User::"admin" };',

@@ -92,9 +92,14 @@ async def test_an_error_of_the_server_fails_the_step(play: Play) -> None:
     assert failed.error == {"message": ended.output}
 
 
-async def test_an_official_server_over_stdio(play: Play, tmp_path: Path) -> None:
-    repository = tmp_path / "repository"
-    subprocess.run(["git", "init", "-q", str(repository)], check=True)
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    made = tmp_path / "repository"
+    subprocess.run(["git", "init", "-q", str(made)], check=True)
+    return made
+
+
+async def test_an_official_server_over_stdio(play: Play, repository: Path) -> None:
     parameters = StdioServerParameters(
         command=sys.executable, args=["-m", "mcp_server_git", "--repository", str(repository)]
     )

@@ -255,7 +255,8 @@ async def test_a_refusal_inside_of_a_body_is_not_the_answer_of_the_tool_around_i
 
     ended, steps = await play(
         handler,
-        '@id("no-inner") @reason("not this") forbid (principal, action, resource == Local::"inner");',
+        '@id("no-inner") @reason("not this")\n'
+        'forbid (principal, action, resource == Local::"inner");',
     )
 
     assert ended.output == "no-inner: not this"
