@@ -62,10 +62,9 @@ class Kernel:
                         state = await self._log.append(state, outcome.events, answers.now)
                     except LostRace:
                         continue
-                    self._hot.keep(replace(state, attempt=None))
                     if state.is_terminal:
                         self._ended(execution_id)
-                self._remember(execution_id, state, outcome.attempt)
+                self._remember(state, outcome.attempt)
                 return outcome.reply
         raise LostRace(f"execution {execution_id}: lost {RACES_MAX} races in a row")
 
@@ -75,25 +74,32 @@ class Kernel:
 
     async def _load(self, execution_id: str) -> State:
         state = self._hot.get(execution_id)
-        if state is None:
-            state = await self._log.load(execution_id)
-            if state.status is not None:
-                self._hot.keep(state)
+        if state is not None:
+            return state
+        state = await self._log.load(execution_id)
         attempt = self._attempts.get(execution_id)
-        if attempt is None:
-            return state
         dispatch = state.dispatch
-        if dispatch is None or attempt.key != (dispatch.dispatch_id, dispatch.attempt):
-            # Another kernel has begun an attempt since.
-            del self._attempts[execution_id]
-            return state
-        return replace(state, attempt=attempt)
+        if attempt is not None:
+            if dispatch is not None and attempt.key == (dispatch.dispatch_id, dispatch.attempt):
+                state = replace(state, attempt=attempt)
+            else:  # another kernel has begun an attempt since
+                del self._attempts[execution_id]
+        if state.status is not None:
+            self._hot.keep(state)
+        return state
 
-    def _remember(self, execution_id: str, state: State, attempt: Attempt | None) -> None:
-        if attempt is None or state.is_terminal:
-            self._attempts.pop(execution_id, None)
+    def _remember(self, state: State, attempt: Attempt | None) -> None:
+        """Keep the state, and the memory of its attempt also beyond the state."""
+        if state.is_terminal:
+            attempt = None
+        if attempt is not state.attempt:
+            state = replace(state, attempt=attempt)
+        if attempt is None:
+            self._attempts.pop(state.execution_id, None)
         else:
-            self._attempts[execution_id] = attempt
+            self._attempts[state.execution_id] = attempt
+        if state.status is not None:
+            self._hot.keep(state)
 
 
 class HotRuns:

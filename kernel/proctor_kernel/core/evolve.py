@@ -6,7 +6,7 @@ so folding a log gives the state that the kernel had.
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import assert_never
+from typing import Any, assert_never
 
 from immutables import Map
 
@@ -15,6 +15,9 @@ from proctor_kernel.core import events, transitions
 from proctor_kernel.core.chain import Record
 from proctor_kernel.core.state import Dispatch, State, Step, Tally
 from proctor_kernel.core.step_errors import is_indeterminate
+
+Changes = dict[str, Any]
+"""Fields of a state that an event changes -> their values after it."""
 
 
 class IllegalTransition(Exception):
@@ -36,12 +39,17 @@ def evolve(state: State, record: Record) -> State:
     required = transitions.EXECUTION_MUST_BE.get(type(event))
     if required is not None and state.status not in required:
         raise IllegalTransition(f"{events.name(event)} while the execution is {state.status}")
-    state = replace(
+    return replace(
         state,
         seq=record.seq,
         head=record.hash,
         payload_bytes=state.payload_bytes + len(record.payload),
+        **_changes(state, record),
     )
+
+
+def _changes(state: State, record: Record) -> Changes:
+    event = record.event
     match event:
         case (
             events.ExecutionCreated()
@@ -54,7 +62,7 @@ def evolve(state: State, record: Record) -> State:
         case events.DispatchQueued() | events.DispatchClaimed():
             return _dispatch(state, event, record.at)
         case events.StepProposed():
-            return _propose(state, event)
+            return _propose(state, event, record.seq)
         case (
             events.StepAllowed()
             | events.StepDenied()
@@ -79,49 +87,48 @@ def fold(execution_id: str, records: Iterable[Record]) -> State:
     return state
 
 
-def _execution(state: State, event: events.ExecutionEvent, at: int) -> State:
+def _execution(state: State, event: events.ExecutionEvent, at: int) -> Changes:
     status = transitions.EXECUTION.get(state.status, {}).get(type(event))
     if status is None:
         raise IllegalTransition(f"{events.name(event)} while the execution is {state.status}")
     dispatch = state.dispatch
     if status.is_terminal and dispatch is not None:
         dispatch = replace(dispatch, status=_dispatch_status(dispatch, event))
-    state = replace(state, status=status, dispatch=dispatch, updated_at=at)
+    changes: Changes = {"status": status, "dispatch": dispatch, "updated_at": at}
     match event:
         case events.ExecutionCreated():
-            return replace(state, agent_id=event.agent_id, input=event.input, created_at=at)
+            changes |= {"agent_id": event.agent_id, "input": event.input, "created_at": at}
         case events.ExecutionStarted():
-            return replace(state, started_at=at)
+            changes |= {"started_at": at}
         case events.ExecutionCompleted():
-            return replace(state, output=event.output, passed_over=event.passed_over)
+            changes |= {"output": event.output, "passed_over": event.passed_over}
         case events.ExecutionFailed():
-            return replace(state, failure_reason=event.reason, passed_over=event.passed_over)
+            changes |= {"failure_reason": event.reason, "passed_over": event.passed_over}
         case events.ExecutionCancelled():
-            return replace(state, failure_reason=event.reason)
+            changes |= {"failure_reason": event.reason}
         case _:
             assert_never(event)
+    return changes
 
 
-def _dispatch(state: State, event: events.DispatchEvent, at: int) -> State:
+def _dispatch(state: State, event: events.DispatchEvent, at: int) -> Changes:
     last = state.dispatch
     status = _dispatch_status(last, event)
     match event:
         case events.DispatchQueued():
-            dispatch = Dispatch(event.dispatch_id, status)
-            return replace(state, dispatch=dispatch, updated_at=at)
+            return {"dispatch": Dispatch(event.dispatch_id, status), "updated_at": at}
         case events.DispatchClaimed():
             if last is None or (last.dispatch_id, last.attempt + 1) != (
                 event.dispatch_id,
                 event.attempt,
             ):
                 raise IllegalTransition(f"attempt {event.attempt} cannot follow {last}")
-            return replace(
-                state,
-                dispatch=Dispatch(event.dispatch_id, status, event.attempt),
-                requests=Map(),
-                fruitless_attempts=state.fruitless_attempts + 1,
-                updated_at=at,
-            )
+            return {
+                "dispatch": Dispatch(event.dispatch_id, status, event.attempt),
+                "requests": Map(),
+                "fruitless_attempts": state.fruitless_attempts + 1,
+                "updated_at": at,
+            }
         case _:
             assert_never(event)
 
@@ -134,7 +141,7 @@ def _dispatch_status(last: Dispatch | None, event: events.Event) -> DispatchStat
     return status
 
 
-def _propose(state: State, event: events.StepProposed) -> State:
+def _propose(state: State, event: events.StepProposed, seq: int) -> Changes:
     status = _step_status(state.steps.get(event.step_id), event)
     step = Step(
         step_id=event.step_id,
@@ -145,15 +152,14 @@ def _propose(state: State, event: events.StepProposed) -> State:
         occurrence=event.occurrence,
         idempotency=event.idempotency,
         status=status,
-        proposed_seq=state.seq,
+        proposed_seq=seq,
         proposed_attempt=0 if state.dispatch is None else state.dispatch.attempt,
     )
-    return replace(
-        state,
-        steps=state.steps.set(step.step_id, step),
-        requests=_with_request(state, event.request_id, step.step_id),
-        fruitless_attempts=0,
-    )
+    return {
+        "steps": state.steps.set(step.step_id, step),
+        "requests": _with_request(state, event.request_id, step.step_id),
+        "fruitless_attempts": 0,
+    }
 
 
 def _step(
@@ -165,53 +171,46 @@ def _step(
     | events.StepFailed
     | events.StepCancelled,
     at: int,
-) -> State:
+) -> Changes:
     before = state.steps.get(event.step_id)
     status = _step_status(before, event)
     assert before is not None, "only StepProposed has a row for a step that does not exist"
-    step = replace(before, status=status)
-    tally = state.tally
-    requests = state.requests
-    indeterminate = state.indeterminate
+    changes: Changes = {"fruitless_attempts": 0}
     match event:
-        case events.StepAllowed() | events.StepDenied():
-            step = replace(
-                step,
-                decision=event.decision,
-                reason=event.reason,
-                rule_ids=event.rule_ids,
-                ruleset=event.ruleset,
-                policy_micros=event.policy_micros,
-            )
-            if isinstance(event, events.StepDenied):
-                step = replace(step, completed_at=at)
-                tally = replace(tally, denials=tally.denials + 1)
+        case events.StepAllowed():
+            step = replace(before, status=status, **_ruling(event))
+        case events.StepDenied():
+            step = replace(before, status=status, completed_at=at, **_ruling(event))
+            changes["tally"] = replace(state.tally, denials=state.tally.denials + 1)
         case events.StepExecuting():
-            if before.started_at is None:
-                step = replace(step, started_at=at)
-                tally = _started(tally, step)
-            tally = replace(tally, labels=tally.labels.union(event.labels))
-            requests = _with_request(state, event.request_id, step.step_id)
+            started_at = at if before.started_at is None else before.started_at
+            step = replace(before, status=status, started_at=started_at)
+            changes["tally"] = _started(state.tally, before, event.labels)
+            changes["requests"] = _with_request(state, event.request_id, step.step_id)
         case events.StepSucceeded():
-            step = replace(step, result=event.result, completed_at=at)
+            step = replace(before, status=status, result=event.result, completed_at=at)
         case events.StepFailed() | events.StepCancelled():
-            step = replace(step, error=event.error, completed_at=at)
+            step = replace(before, status=status, error=event.error, completed_at=at)
             if is_indeterminate(event.error):
-                indeterminate = indeterminate | {step.call_key}
+                changes["indeterminate"] = state.indeterminate | {step.call_key}
         case _:
             assert_never(event)
-    executing = state.executing - {step.step_id}
+    changes["steps"] = state.steps.set(step.step_id, step)
     if status is StepStatus.EXECUTING:
-        executing = executing | {step.step_id}
-    return replace(
-        state,
-        steps=state.steps.set(step.step_id, step),
-        tally=tally,
-        requests=requests,
-        indeterminate=indeterminate,
-        executing=executing,
-        fruitless_attempts=0,
-    )
+        changes["executing"] = state.executing | {step.step_id}
+    elif step.step_id in state.executing:
+        changes["executing"] = state.executing - {step.step_id}
+    return changes
+
+
+def _ruling(event: events.StepAllowed | events.StepDenied) -> Changes:
+    return {
+        "decision": event.decision,
+        "reason": event.reason,
+        "rule_ids": event.rule_ids,
+        "ruleset": event.ruleset,
+        "policy_micros": event.policy_micros,
+    }
 
 
 def _step_status(before: Step | None, event: events.StepEvent) -> StepStatus:
@@ -226,11 +225,15 @@ def _with_request(state: State, request_id: str | None, step_id: str) -> Map[str
     return state.requests if request_id is None else state.requests.set(request_id, step_id)
 
 
-def _started(tally: Tally, step: Step) -> Tally:
+def _started(tally: Tally, step: Step, labels: tuple[str, ...]) -> Tally:
+    """Count a step that starts; one that starts again was counted before."""
+    if step.started_at is not None:
+        return replace(tally, labels=tally.labels.union(labels))
     is_tool = step.kind is StepKind.TOOL_CALL
     return replace(
         tally,
         tools=tally.tools | {step.target} if is_tool else tally.tools,
+        labels=tally.labels.union(labels),
         steps=tally.steps + 1,
         tool_calls=tally.tool_calls + is_tool,
         llm_calls=tally.llm_calls + (step.kind is StepKind.LLM_CALL),

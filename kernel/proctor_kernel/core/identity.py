@@ -7,6 +7,7 @@ because the protocol hashes number literals as they were received (`1.0` is not 
 import json
 import re
 from hashlib import sha256
+from json.encoder import encode_basestring
 from typing import Final, NewType, NoReturn
 
 from proctor.wire.words import JSON_BYTES_MAX, JSON_DEPTH_MAX
@@ -101,8 +102,12 @@ def storable(name: str) -> str:
 
 def quoted(text: str) -> Json:
     """Return `text` as a JSON string in canonical form."""
-    body = json.dumps(_SURROGATE.sub("\ufffd", text), ensure_ascii=False)
-    return Json(_HTML.sub(lambda match: _HTML_ESCAPES[match[0]], body))
+    body = encode_basestring(_SURROGATE.sub("\ufffd", text))
+    return Json(_HTML.sub(_html_escape, body))
+
+
+def _html_escape(match: re.Match[str]) -> str:
+    return _HTML_ESCAPES[match[0]]
 
 
 def _length_prefixed(part: str) -> bytes:
