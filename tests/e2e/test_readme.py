@@ -9,7 +9,8 @@ README = Path(__file__).parents[2] / "README.md"
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README.read_text(), re.DOTALL)
+    fences = re.findall(r"^```(\w*)\n(.*?)^```$", README.read_text(), re.DOTALL | re.MULTILINE)
+    return [text for name, text in fences if name == language]
 
 
 def test_the_first_agent_prints_what_the_readme_shows(tmp_path: Path) -> None:
@@ -31,5 +32,5 @@ def test_the_first_agent_prints_what_the_readme_shows(tmp_path: Path) -> None:
 def test_every_make_target_of_the_readme_exists() -> None:
     makefile = README.with_name("Makefile").read_text()
 
-    for target in re.findall(r"make (\w+)", README.read_text()):
+    for target in re.findall(r"^    make (\w+)", README.read_text(), re.MULTILINE):
         assert f"\n{target}:" in makefile
