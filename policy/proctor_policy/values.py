@@ -40,7 +40,13 @@ class ValueRefused(Exception):
 
 
 class _Number(str):
-    """A number with a point or an exponent, as it was written."""
+    """A number that is no Long, as it was written."""
+
+    __slots__ = ()
+
+
+class NumberText(str):
+    """A number that no Cedar type holds exactly. Cedar sees its text; it equals no literal."""
 
     __slots__ = ()
 
@@ -48,7 +54,7 @@ class _Number(str):
 def parse(text: str, what: str) -> Any:
     """Return the JSON document `text` with its numbers exact; `what` names it in refusals.
 
-    Integers become int, or str beyond 64 bits; other numbers stay literals for `to_cedar`.
+    Integers of 64 bits become int; other numbers stay literals for `to_cedar`.
 
     Raises:
         ValueRefused: not JSON, or too large or deep to be judged.
@@ -76,6 +82,8 @@ def to_cedar(value: Any, what: str) -> Any:
 def type_of(value: Any) -> str:
     """Return how a Cedar value in JSON form is typed: string, long, boolean, decimal, ..."""
     match value:
+        case NumberText():
+            return "number"
         case bool():
             return "boolean"
         case int():
@@ -133,20 +141,20 @@ class _Converter:
 
 
 def _decimal(literal: str) -> Any:
-    # Long literals are strings at once: converting `1e999999999` would fill the memory.
+    # Long literals are text at once: converting `1e999999999` would fill the memory.
     if len(literal) > _LITERAL_CHARACTERS:
-        return str(literal)
+        return NumberText(literal)
     try:
         number = Decimal(literal)
     except InvalidOperation:
-        return str(literal)
+        return NumberText(literal)
     if not number:
         return _extension("0.0")
     if not -_DECIMAL_PLACES <= number.adjusted() <= _LONG_DIGITS or abs(number) > _DECIMAL_MAX:
-        return str(literal)
+        return NumberText(literal)
     rounded = round(number, _DECIMAL_PLACES)
     if rounded != number:
-        return str(literal)
+        return NumberText(literal)
     return _extension(f"{rounded:f}")
 
 
@@ -154,11 +162,11 @@ def _extension(text: str) -> dict[str, Any]:
     return {"__extn": {"fn": "decimal", "arg": text}}
 
 
-def _integer(literal: str) -> int | str:
+def _integer(literal: str) -> int | _Number:
     if len(literal) > _LONG_DIGITS + 1:
-        return literal
+        return _Number(literal)
     number = int(literal)
-    return number if -_LONG_MAX - 1 <= number <= _LONG_MAX else literal
+    return number if -_LONG_MAX - 1 <= number <= _LONG_MAX else _Number(literal)
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -287,6 +287,21 @@ def test_arguments_that_are_no_object_match_no_named_argument(rules: Rules, args
     assert loaded.decide(a_call(args_json=args)).rule_ids == ("no",)
 
 
+@pytest.mark.parametrize("number", ["922337203685478.0", "9223372036854775808", "0.00001"])
+@pytest.mark.parametrize("literal", ['"x"', "5", 'decimal("0.1")'])
+def test_a_number_that_cedar_cannot_hold_equals_nothing_and_differs_from_nothing(
+    rules: Rules, number: str, literal: str
+) -> None:
+    for operator in ("==", "!="):
+        loaded = rules(
+            PERMIT_ALL,
+            f'@id("no") forbid (principal, action, resource)'
+            f" when {{ context.input.n {operator} {literal} }};",
+        )
+        verdict = loaded.decide(a_call(args_json=f'{{"n":{number}}}'))
+        assert verdict.rule_ids == ("no",)
+
+
 leaves = (
     st.none()
     | st.booleans()
