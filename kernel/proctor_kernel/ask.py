@@ -1,20 +1,31 @@
 """Questions in, answers out: the only caller of policy, and where the clock is read."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from proctor.wire.words import Decision
 from proctor_kernel.core.commands import Answers, Question, Ruling
+from proctor_kernel.store.buckets import Token
 from proctor_policy.call import Call, Session
+from proctor_policy.gates import RateGate
 from proctor_policy.ruleset import RuleSet
 
 _MICROS_PER_SECOND = 1_000_000
 
 
+Take = Callable[[Sequence[Token], str, int], Sequence[Token]]
+"""Takes tokens for a step id at a time; returns those that have no room (`Buckets.take`)."""
+
+
 class Ask:
     """Answers what the core cannot know. It takes the rule set anew for every question."""
 
-    def __init__(self, *, rules: Callable[[], RuleSet], now_micros: Callable[[], int]) -> None:
+    def __init__(
+        self, *, rules: Callable[[], RuleSet], take: Take, now_micros: Callable[[], int]
+    ) -> None:
         self._rules = rules
+        self._take = take
         self._now_micros = now_micros
 
     def __call__(self, question: Question | None) -> Answers:
@@ -24,18 +35,42 @@ class Ask:
             return Answers(now)
         rules = self._rules()
         verdict = rules.decide(_call(question, now))
-        return Answers(
-            now,
-            Ruling(
-                decision=Decision(verdict.decision.value),
-                reason=verdict.reason,
-                rule_ids=verdict.rule_ids,
-                ruleset=verdict.ruleset,
-                policy_micros=verdict.policy_micros,
-                errors=verdict.errors,
-                labels=tuple(sorted(rules.tool_labels(question.target))),
-            ),
+        ruling = Ruling(
+            decision=Decision(verdict.decision.value),
+            reason=verdict.reason,
+            rule_ids=verdict.rule_ids,
+            ruleset=verdict.ruleset,
+            policy_micros=verdict.policy_micros,
+            errors=verdict.errors,
+            shadow=verdict.shadow,
+            labels=tuple(sorted(rules.tool_labels(question.target))),
         )
+        limits = [gate for gate in verdict.gates if isinstance(gate, RateGate)]
+        if limits and ruling.decision is Decision.ALLOW:
+            ruling = self._under_limits(ruling, limits, question, now)
+        return Answers(now, ruling)
+
+    def _under_limits(
+        self, ruling: Ruling, limits: Sequence[RateGate], question: Question, now: int
+    ) -> Ruling:
+        """Take a token for each limit; without room in one, the call is limited."""
+        tokens = {_token(gate, question): gate for gate in limits}
+        full = self._take(tuple(tokens), question.step_id, now)
+        if not full:
+            return ruling
+        gates = [tokens[token] for token in full]
+        return replace(
+            ruling,
+            decision=Decision.RATE_LIMITED,
+            reason="; ".join(dict.fromkeys(gate.reason for gate in gates)),
+            rule_ids=tuple(sorted(gate.rule_id for gate in gates)),
+        )
+
+
+def _token(gate: RateGate, question: Question) -> Token:
+    scope = {"execution": question.execution_id, "agent": question.agent_id, "global": ""}
+    bucket = json.dumps([gate.rule_id, gate.per, scope[gate.per]])
+    return Token(bucket, gate.limit, gate.window_seconds * _MICROS_PER_SECOND)
 
 
 def _call(question: Question, now: int) -> Call:

@@ -19,6 +19,7 @@ from proctor_kernel.dispatch import Dispatcher
 from proctor_kernel.kernel import Kernel
 from proctor_kernel.queries import Queries
 from proctor_kernel.store import statements
+from proctor_kernel.store.buckets import Buckets
 from proctor_kernel.store.dialect import (
     IN_MEMORY,
     Change,
@@ -47,10 +48,15 @@ class InProcessKernel:
     ) -> None:
         self._agents = frozenset(deliver)
         self._queries = Queries(database)
+        buckets = Buckets(database)
         self._waiting: dict[str, asyncio.Event] = {}
         self._kernel = Kernel(
             log=Log(database),
-            ask=Ask(rules=lambda: rules, now_micros=world.now_micros),
+            ask=Ask(
+                rules=lambda: rules,
+                take=lambda tokens, holder, now: buckets.take(tokens, holder=holder, now=now),
+                now_micros=world.now_micros,
+            ),
             ended=self._wake,
         )
         self._dispatcher = Dispatcher(

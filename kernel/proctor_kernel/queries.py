@@ -93,6 +93,7 @@ def _step(row: dict[str, Any]) -> Step:
         rule_ids=json.loads(row["rule_ids"]),
         ruleset=row["ruleset"],
         policy_micros=row["policy_micros"],
+        shadow=json.loads(row["shadow"]),
         trace_id=row["trace_id"],
         span_id=row["span_id"],
         started_at=_time(row["started_at"]),

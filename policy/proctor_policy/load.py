@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -66,7 +67,7 @@ def _policies(file: str, text: str, problems: list[Problem]) -> Iterator[Policy]
             found = list(annotations.check(each))
             problems += found
             if not found:
-                yield each
+                yield replace(each, gate=annotations.gate_of(each))
     except Unreadable as error:
         problems.append(Problem(file, error.line, error.message, error.hint))
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from proctor_policy.gates import Gate
 from proctor_policy.lexer import Fragment, Token, Unreadable, unquoted
 
 Uid = tuple[str, str]
@@ -79,6 +80,8 @@ class Policy:
     scope: Scope
     comparisons: tuple[Comparison, ...]
     has_conditions: bool
+    gate: Gate | None = None
+    """What lifts it; None: nothing does."""
 
     @property
     def id(self) -> str:

@@ -72,34 +72,23 @@ class RuleSet:
             context = context_of(call)
         except (CallRefused, ValueRefused) as refused:
             return self._denied(str(refused), INVALID_CALL)
+        request = {
+            "principal": _reference(subject.principal),
+            "action": _reference(subject.action),
+            "resource": _reference(subject.resource),
+            "context": context,
+        }
         chosen = self._slice(subject)
-        result = cedarpy.is_authorized(
-            {
-                "principal": _reference(subject.principal),
-                "action": _reference(subject.action),
-                "resource": _reference(subject.resource),
-                "context": context,
-            },
-            chosen.parsed,
-            chosen.entities,
-        )
-        if result.decision not in (cedarpy.Decision.Allow, cedarpy.Decision.Deny):
-            explanation = _shortened("; ".join(result.diagnostics.errors))
-            return self._denied(f"the call could not be judged: {explanation}", ENGINE_ERROR)
-        matches = _matches(chosen.policies, result.diagnostics, context["input"])
-        if matches is None:
-            return self._denied("the engine's answer was not understood", ENGINE_ERROR)
-        return combine(matches, target=call.target, ruleset=self.hash)
+        try:
+            matches = [part.ask(request, chosen.entities) for part in chosen.parts]
+        except _NotJudged as error:
+            return self._denied(f"the call could not be judged: {error}", ENGINE_ERROR)
+        return combine(_together(matches), target=call.target, ruleset=self.hash)
 
     def _slice(self, subject: Subject) -> "_Slice":
         found = self._slices.get(subject)
         if found is None:
-            policies = self._index.of(subject)
-            found = _Slice(
-                policies,
-                cedarpy.PolicySet.from_str("\n".join(policy.text for policy in policies)),
-                self._entities.with_subject(subject),
-            )
+            found = _Slice(_parts(self._index.of(subject)), self._entities.with_subject(subject))
             self._slices[subject] = found
             if len(self._slices) > SLICES_MAX:
                 self._slices.popitem(last=False)
@@ -136,42 +125,76 @@ def digest(files: Mapping[str, str]) -> str:
     return hashed.hexdigest()
 
 
+class _NotJudged(Exception):
+    """The engine gave anything but a clean answer."""
+
+
 @dataclass(frozen=True, slots=True)
-class _Slice:
-    """What is asked for one subject: its policies, numbered as Cedar numbers them."""
+class _Part:
+    """Policies that Cedar is asked about together, numbered as it numbers them."""
 
     policies: tuple[Policy, ...]
     parsed: cedarpy.PolicySet
+
+    def ask(self, request: dict[str, Any], entities: cedarpy.Entities) -> Matches:
+        """Return which of the policies apply and which fail to evaluate."""
+        result = cedarpy.is_authorized(request, self.parsed, entities)
+        if result.decision not in (cedarpy.Decision.Allow, cedarpy.Decision.Deny):
+            raise _NotJudged(_shortened("; ".join(result.diagnostics.errors)))
+        failed: dict[Policy, str] = {}
+        for error in result.diagnostics.errors:
+            match = _EVALUATION_ERROR.match(error)
+            if match is None:
+                raise _NotJudged(_shortened(error))
+            failed[self._numbered(match[1])] = _shortened(match[2])
+        for policy in self.policies:
+            mismatch = _mismatch(policy.comparisons, request["context"]["input"])
+            if mismatch is not None:
+                failed.setdefault(policy, mismatch)
+        applying = [
+            self._numbered(name.removeprefix("policy")) for name in result.diagnostics.reasons
+        ]
+        return Matches([policy for policy in applying if policy not in failed], failed)
+
+    def _numbered(self, number: str) -> Policy:
+        if not number.isdecimal() or int(number) >= len(self.policies):
+            raise _NotJudged(f"it names a policy {number!r} that it was not asked about")
+        return self.policies[int(number)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    """What is asked for one subject."""
+
+    parts: tuple[_Part, ...]
     entities: cedarpy.Entities
+
+
+def _parts(policies: tuple[Policy, ...]) -> tuple[_Part, ...]:
+    """Cut the policies of a slice into what Cedar must be asked about apart.
+
+    When a forbid matches, Cedar does not say which permits do. A gate is a forbid that may be
+    lifted, and then the permits count: so gates are asked about by themselves.
+    """
+    plain = tuple(policy for policy in policies if policy.gate is None)
+    gated = tuple(policy for policy in policies if policy.gate is not None)
+    return tuple(
+        _Part(part, cedarpy.PolicySet.from_str("\n".join(policy.text for policy in part)))
+        for part in (plain, gated)
+        if part or part is plain
+    )
+
+
+def _together(parts: Sequence[Matches]) -> Matches:
+    return Matches(
+        [policy for part in parts for policy in part.satisfied],
+        {policy: why for part in parts for policy, why in part.failed.items()},
+    )
 
 
 def _built_in() -> Iterator[Policy]:
     for fragment in split(_LOCAL_PERMIT):
         yield read("(built in)", fragment)
-
-
-def _matches(
-    policies: tuple[Policy, ...], diagnostics: cedarpy.Diagnostics, args: Mapping[str, Any]
-) -> Matches | None:
-    """Sort Cedar's answer by policy; None when it names what it was not asked."""
-    failed: dict[Policy, str] = {}
-    for error in diagnostics.errors:
-        match = _EVALUATION_ERROR.match(error)
-        if match is None or int(match[1]) >= len(policies):
-            return None
-        failed[policies[int(match[1])]] = _shortened(match[2])
-    for policy in policies:
-        mismatch = _mismatch(policy.comparisons, args)
-        if mismatch is not None:
-            failed.setdefault(policy, mismatch)
-    satisfied = []
-    for reason in diagnostics.reasons:
-        number = reason.removeprefix("policy")
-        if not number.isdecimal() or int(number) >= len(policies):
-            return None
-        if policies[int(number)] not in failed:
-            satisfied.append(policies[int(number)])
-    return Matches(satisfied, failed)
 
 
 def _mismatch(comparisons: tuple[Comparison, ...], args: Mapping[str, Any]) -> str | None:

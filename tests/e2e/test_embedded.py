@@ -559,3 +559,48 @@ async def test_rules_see_what_the_run_has_done_so_far(rules: Rules, database: Pa
     ended, _, _ = await run(agent_of(handler), rules=rules(policy), database=database)
 
     assert ended.output == [4, 4, "draw not allowed. reason: two calls are enough"]
+
+
+async def test_a_rate_limit_holds_over_a_restart_and_raises_its_reason(
+    rules: Rules, database: Path
+) -> None:
+    policy = """
+    @id("all") permit (principal, action, resource);
+    @id("often") @gate("rate_limit") @limit("2/1h") @per("agent") @reason("twice_an_hour")
+    forbid (principal, action == Action::"draw", resource);
+    """
+
+    @tool
+    def draw() -> int:
+        return 4
+
+    async def handler(input: Any) -> int:
+        return await draw()
+
+    ended = [
+        (await run(agent_of(handler), rules=rules(policy), database=database))[0] for _ in range(3)
+    ]
+
+    assert [each.output for each in ended] == [4, 4, None]
+    assert ended[2].failure_reason == "twice_an_hour"
+
+
+async def test_a_shadow_rule_stands_beside_the_step_that_it_would_have_forbidden(
+    rules: Rules, database: Path
+) -> None:
+    policy = """
+    @id("all") permit (principal, action, resource);
+    @id("trial") @gate("shadow") forbid (principal, action == Action::"draw", resource);
+    """
+
+    @tool
+    def draw() -> int:
+        return 4
+
+    async def handler(input: Any) -> int:
+        return await draw()
+
+    ended, (drawn,), _ = await run(agent_of(handler), rules=rules(policy), database=database)
+
+    assert ended.output == 4
+    assert (drawn.decision, drawn.shadow) == (Decision.ALLOW, ["trial"])

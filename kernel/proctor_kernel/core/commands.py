@@ -100,6 +100,9 @@ Command = (
 class Question:
     """A call that only the policies can answer."""
 
+    execution_id: str
+    step_id: str
+    """Whoever reserves something for this call does it under this id, so only once."""
     agent_id: str
     kind: StepKind
     target: str
@@ -120,6 +123,7 @@ class Ruling:
     ruleset: str
     policy_micros: int = 0
     errors: tuple[str, ...] = ()
+    shadow: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
 
 

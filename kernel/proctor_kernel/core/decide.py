@@ -62,6 +62,8 @@ def question(state: State, command: Command) -> Question | None:
     if isinstance(place, Rejected) or place.step is not None or _retry_refused(state, command):
         return None
     return Question(
+        execution_id=state.execution_id,
+        step_id=place.step_id,
         agent_id=state.agent_id,
         kind=command.kind,
         target=command.target,
@@ -149,6 +151,12 @@ def _submit(state: State, command: SubmitStep, answers: Answers) -> Outcome:
     else:
         assert answers.ruling is not None, "a new step is decided only with a ruling"
         ruling = answers.ruling
+    if ruling.decision is Decision.RATE_LIMITED:
+        return _outcome(
+            state,
+            StepReply(Answer.RATE_LIMITED, reason=ruling.reason, rule_id=_first(ruling.rule_ids)),
+            _limited(command, ruling),
+        )
     return _new_step(state, command, place, ruling)
 
 
@@ -396,7 +404,27 @@ def _ruled(kind: type[_Ruled], step_id: str, ruling: Ruling) -> _Ruled:
         ruleset=ruling.ruleset,
         policy_micros=ruling.policy_micros,
         errors=ruling.errors,
+        shadow=ruling.shadow,
     )
+
+
+def _limited(command: SubmitStep, ruling: Ruling) -> events.StepRateLimited:
+    return events.StepRateLimited(
+        kind=command.kind,
+        target=command.target,
+        args=command.args,
+        args_hash=command.args_hash,
+        reason=ruling.reason,
+        rule_ids=ruling.rule_ids,
+        ruleset=ruling.ruleset,
+        policy_micros=ruling.policy_micros,
+        errors=ruling.errors,
+        shadow=ruling.shadow,
+    )
+
+
+def _first(rule_ids: tuple[str, ...]) -> str:
+    return rule_ids[0] if rule_ids else ""
 
 
 def _replay(step: Step) -> StepReply:
@@ -408,7 +436,7 @@ def _denial(step_id: str, reason: str, rule_ids: tuple[str, ...]) -> StepReply:
         Answer.DENIED,
         step_id,
         reason=reason or Reason.POLICY_DENIED,
-        rule_id=rule_ids[0] if rule_ids else "",
+        rule_id=_first(rule_ids),
     )
 
 

@@ -93,6 +93,8 @@ class StepAllowed:
     ruleset: str
     policy_micros: int
     errors: tuple[str, ...] = ()
+    shadow: tuple[str, ...] = ()
+    """Rules on trial that would have forbidden it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,24 @@ class StepDenied:
     ruleset: str
     policy_micros: int
     errors: tuple[str, ...] = ()
+    shadow: tuple[str, ...] = ()
+    """Rules on trial that would have forbidden it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRateLimited:
+    """A limit was used up, so the call became no step: proposed again, it is asked again."""
+
+    kind: StepKind
+    target: str
+    args: Json
+    args_hash: str
+    reason: str
+    rule_ids: tuple[str, ...]
+    ruleset: str
+    policy_micros: int
+    errors: tuple[str, ...] = ()
+    shadow: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +177,7 @@ ExecutionEvent = (
     ExecutionCreated | ExecutionStarted | ExecutionCompleted | ExecutionFailed | ExecutionCancelled
 )
 DispatchEvent = DispatchQueued | DispatchClaimed
-Event = ExecutionEvent | DispatchEvent | StepEvent
+Event = ExecutionEvent | DispatchEvent | StepEvent | StepRateLimited
 
 TYPES: Final[Mapping[str, type[Event]]] = MappingProxyType(
     {
@@ -171,6 +191,7 @@ TYPES: Final[Mapping[str, type[Event]]] = MappingProxyType(
         "step.proposed": StepProposed,
         "step.allowed": StepAllowed,
         "step.denied": StepDenied,
+        "step.rate_limited": StepRateLimited,
         "step.executing": StepExecuting,
         "step.succeeded": StepSucceeded,
         "step.failed": StepFailed,

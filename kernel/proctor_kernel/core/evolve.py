@@ -63,6 +63,8 @@ def _changes(state: State, record: Record) -> Changes:
             return _dispatch(state, event, record.at)
         case events.StepProposed():
             return _propose(state, event, record.seq)
+        case events.StepRateLimited():
+            return {}
         case (
             events.StepAllowed()
             | events.StepDenied()
@@ -210,6 +212,7 @@ def _ruling(event: events.StepAllowed | events.StepDenied) -> Changes:
         "rule_ids": event.rule_ids,
         "ruleset": event.ruleset,
         "policy_micros": event.policy_micros,
+        "shadow": event.shadow,
     }
 
 

@@ -46,6 +46,7 @@ class Step:
     rule_ids: tuple[str, ...] = ()
     ruleset: str = ""
     policy_micros: int = 0
+    shadow: tuple[str, ...] = ()
     result: Json | None = None
     error: Json | None = None
     started_at: int | None = None

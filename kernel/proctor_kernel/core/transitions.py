@@ -81,6 +81,8 @@ EXECUTION_MUST_BE: Final[Mapping[type[events.Event], frozenset[ExecutionStatus]]
             events.StepProposed: _RUNNING,
             events.StepAllowed: _RUNNING,
             events.StepDenied: _RUNNING,
+            # No step: it moves nothing, and is in no other table.
+            events.StepRateLimited: _RUNNING,
             events.StepExecuting: _RUNNING,
             events.StepSucceeded: _RUNNING,
             events.StepFailed: _RUNNING,

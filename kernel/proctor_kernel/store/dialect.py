@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from sqlalchemy import Engine, Table, create_engine
+from sqlalchemy import Delete, Engine, Table, create_engine
 from sqlalchemy.dialects.sqlite import dialect as sqlite_dialect
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import DatabaseError
@@ -99,15 +99,33 @@ class SQLite:
             Conflict: a row that must be new exists; nothing was written.
             StoreUnavailable: the file could not be written; nothing was written.
         """
+        with self.exclusively():
+            self.put(changes)
+
+    @contextmanager
+    def exclusively(self) -> Iterator[None]:
+        """Hold the file's write lock for a block that is one transaction.
+
+        Raises:
+            Conflict, StoreUnavailable: as `write`; nothing of the block was written.
+        """
         try:
             with _transaction(self._driver):
-                for change in changes:
-                    if change.rows:
-                        self._driver.executemany(self._write_sql(change), change.rows)
+                yield
         except sqlite3.IntegrityError as error:
             raise Conflict(str(error)) from error
         except sqlite3.Error as error:
             raise StoreUnavailable(f"{self.name}: {_plainly(error)}") from error
+
+    def put(self, changes: Sequence[Change]) -> None:
+        """Write `changes` within the block of `exclusively`."""
+        for change in changes:
+            if change.rows:
+                self._driver.executemany(self._write_sql(change), change.rows)
+
+    def run(self, statement: Delete, **values: object) -> None:
+        """Run a statement that returns nothing, within the block of `exclusively`."""
+        self._connection.execute(statement, values)
 
     def read(self, statement: Any, **values: object) -> list[dict[str, Any]]:
         """Run one select and return its rows as column -> value.

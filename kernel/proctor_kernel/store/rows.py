@@ -4,7 +4,13 @@ import json
 
 from proctor_kernel.core import identity
 from proctor_kernel.core.chain import Record, Row
-from proctor_kernel.core.events import StepEvent, from_json, name
+from proctor_kernel.core.events import (
+    DispatchEvent,
+    ExecutionEvent,
+    StepEvent,
+    from_json,
+    name,
+)
 from proctor_kernel.core.state import State, Step
 
 Values = dict[str, object]
@@ -70,6 +76,7 @@ def step(execution_id: str, of: Step) -> Values:
         "rule_ids": json.dumps(of.rule_ids),
         "ruleset": of.ruleset,
         "policy_micros": of.policy_micros,
+        "shadow": json.dumps(of.shadow),
         "result": of.result,
         "error": of.error,
         "trace_id": identity.trace_id(execution_id),
@@ -90,7 +97,7 @@ def touched_steps(records: tuple[Record, ...]) -> list[str]:
 
 def touches_execution(records: tuple[Record, ...]) -> bool:
     """True when `records` change the run itself, not only its steps."""
-    return any(not isinstance(record.event, StepEvent) for record in records)
+    return any(isinstance(record.event, ExecutionEvent | DispatchEvent) for record in records)
 
 
 def record(row: Row) -> Record:

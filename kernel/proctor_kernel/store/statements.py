@@ -5,7 +5,7 @@ SQLAlchemy Core, so that one text serves every dialect; `dialect.py` runs them.
 
 from typing import Any, Final
 
-from sqlalchemy import Select, Table, bindparam, func, select
+from sqlalchemy import Delete, Select, Table, bindparam, delete, func, select
 from sqlmodel import SQLModel
 
 from proctor.wire.words import ExecutionStatus
@@ -23,6 +23,7 @@ EVENTS: Final = table_of(tables.EventRow)
 EXECUTIONS: Final = table_of(tables.ExecutionRow)
 DISPATCHES: Final = table_of(tables.DispatchRow)
 STEPS: Final = table_of(tables.StepRow)
+RATE_TOKENS: Final = table_of(tables.RateTokenRow)
 RULESETS: Final = table_of(tables.RuleSetRow)
 
 LOG_OF_EXECUTION: Final[Select[Any]] = (
@@ -74,6 +75,16 @@ STEP_BY_ID: Final[Select[Any]] = select(STEPS).where(
 
 RULESET_BY_HASH: Final[Select[Any]] = select(RULESETS).where(RULESETS.c.hash == bindparam("hash"))
 """One rule set with its files."""
+
+TOKENS_OF_BUCKET: Final[Select[Any]] = select(RATE_TOKENS.c.holder).where(
+    RATE_TOKENS.c.bucket == bindparam("bucket"), RATE_TOKENS.c.taken_at > bindparam("since")
+)
+"""Who holds a token of one bucket within its window."""
+
+SPENT_TOKENS: Final[Delete] = delete(RATE_TOKENS).where(
+    RATE_TOKENS.c.bucket == bindparam("bucket"), RATE_TOKENS.c.taken_at <= bindparam("since")
+)
+"""Forget the tokens of one bucket that are older than its window."""
 
 EVENT_COUNT: Final[Select[Any]] = select(func.count()).select_from(EVENTS)
 """How many events the log has in all."""

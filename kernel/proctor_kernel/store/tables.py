@@ -78,12 +78,23 @@ class StepRow(SQLModel, table=True):
     rule_ids: str = Field(sa_column=_text())
     ruleset: str
     policy_micros: int
+    shadow: str = Field(sa_column=_text())
     result: str | None = Field(sa_column=_text(nullable=True))
     error: str | None = Field(sa_column=_text(nullable=True))
     trace_id: str
     span_id: str
     started_at: int | None = Field(sa_column=_micros(nullable=True))
     completed_at: int | None = Field(sa_column=_micros(nullable=True))
+
+
+class RateTokenRow(SQLModel, table=True):
+    """One call that counts against a limit, under the id of its step."""
+
+    __tablename__ = "rate_tokens"
+
+    bucket: str = Field(primary_key=True)
+    holder: str = Field(primary_key=True)
+    taken_at: int = Field(sa_column=_micros())
 
 
 class RuleSetRow(SQLModel, table=True):

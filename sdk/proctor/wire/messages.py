@@ -59,6 +59,8 @@ class Step(_Model):
     ruleset: str = ""
     """Hash of the rule files that decided; empty when no rule was asked."""
     policy_micros: int = 0
+    shadow: list[str] = []
+    """Rules on trial that would have forbidden it."""
     trace_id: str = ""
     span_id: str = ""
     started_at: datetime | None = None

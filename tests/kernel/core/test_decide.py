@@ -43,9 +43,25 @@ def test_an_allowed_call_proceeds_and_its_ruling_is_on_record() -> None:
     assert (step.decision, step.rule_ids, step.ruleset) == (Decision.ALLOW, ("all",), "h" * 64)
 
 
-@pytest.mark.parametrize(
-    "decision", [Decision.DENY, Decision.REQUIRE_APPROVAL, Decision.RATE_LIMITED]
-)
+def test_a_call_over_a_limit_becomes_no_step_and_is_asked_about_again() -> None:
+    run = Run(Ruling(Decision.RATE_LIMITED, "slow down", ("limit",), "h")).created()
+    lease = run.claim()
+
+    limited = answered(run.apply(submit(lease)))
+    run.ruling = ALLOW
+    allowed = answered(run.apply(submit(lease)))
+
+    assert (limited.decision, limited.reason, limited.step_id) == (
+        Answer.RATE_LIMITED,
+        "slow down",
+        None,
+    )
+    assert run.happened(since=4)[0] == "step.rate_limited"
+    assert allowed.decision is Answer.PROCEED
+    assert run.state.steps[step_of(allowed)].occurrence == 0
+
+
+@pytest.mark.parametrize("decision", [Decision.DENY, Decision.REQUIRE_APPROVAL])
 def test_whatever_is_not_an_allow_denies(decision: Decision) -> None:
     run = Run(Ruling(decision, "not here", ("no", "no-too"), "h" * 64)).created()
     lease = run.claim()
