@@ -10,9 +10,9 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from proctor.wire.calls import Delivery, Lease, StepReply, StepSubmission, WireError
-from proctor.wire.messages import Event, Execution, Step
+from proctor.wire.messages import Event, Execution, PolicyStatus, Step
 from proctor.wire.words import ErrorCode, Reason
-from proctor_kernel import admit, world
+from proctor_kernel import admit, queries, world
 from proctor_kernel.ask import Ask
 from proctor_kernel.core.commands import CancelExecution, Command, CreateExecution, Reply
 from proctor_kernel.dispatch import Dispatcher
@@ -30,8 +30,11 @@ from proctor_kernel.store.dialect import (
     check_place,
 )
 from proctor_kernel.store.log import Log, LostRace
-from proctor_policy.load import RulesInvalid, load
+from proctor_policy.cases import failures
+from proctor_policy.load import load
+from proctor_policy.problem import Problem, RulesInvalid
 from proctor_policy.ruleset import RuleSet, deny_all
+from proctor_policy.watch import Watcher
 
 _logger = logging.getLogger(__name__)
 
@@ -43,17 +46,18 @@ class InProcessKernel:
         self,
         *,
         database: SQLite,
-        rules: RuleSet,
+        rules: Watcher,
         deliver: Mapping[str, Callable[["InProcessKernel", Delivery], Awaitable[None]]],
     ) -> None:
         self._agents = frozenset(deliver)
         self._queries = Queries(database)
+        self._rules = rules
         buckets = Buckets(database)
         self._waiting: dict[str, asyncio.Event] = {}
         self._kernel = Kernel(
             log=Log(database),
             ask=Ask(
-                rules=lambda: rules,
+                rules=lambda: rules.rules,
                 take=lambda tokens, holder, now: buckets.take(tokens, holder=holder, now=now),
                 now_micros=world.now_micros,
             ),
@@ -153,6 +157,10 @@ class InProcessKernel:
         with _errors_on_the_wire():
             return self._queries.step(execution_id, step_id)
 
+    async def policy_status(self) -> PolicyStatus:
+        """Tell which rule set is in force, and what is wrong with the folder."""
+        return queries.policy_status(self._rules.status)
+
     async def cancel_execution(self, execution_id: str) -> None:
         """End a run and interrupt its handler."""
         command = CancelExecution(Reason.CLIENT_CANCELLED)
@@ -180,29 +188,32 @@ async def open_kernel(
     database: str,
     rules: str,
     synchronous: Synchronous,
+    reload_requires_tests: bool,
     deliver: Mapping[str, Callable[[InProcessKernel, Delivery], Awaitable[None]]],
 ) -> AsyncIterator[InProcessKernel]:
     """Open `database`, load `rules`, take up the runs under way, and close it all at the end.
 
-    `deliver` maps each agent's id to what runs one attempt of it.
-
-    Rules that do not load are logged with file and line, and every call is denied with them as
-    the reason.
+    `deliver` maps each agent's id to what runs one attempt of it. Rules that do not load are
+    logged with file and line, and every call is denied with them as the reason; they are
+    watched, and come into force once they load. `reload_requires_tests`: an edit comes into
+    force only when the tests beside the rules pass.
 
     Raises:
         StoreError: the database cannot be used, or another process has it open.
     """
     with _alone(database):
-        ruleset = _load_rules(Path(rules))
         store = SQLite(database, synchronous)
         try:
-            _keep(store, ruleset)
-            kernel = InProcessKernel(database=store, rules=ruleset, deliver=deliver)
+            watcher = _watched(Path(rules), store, reload_requires_tests)
+            kernel = InProcessKernel(database=store, rules=watcher, deliver=deliver)
+            watching = asyncio.create_task(watcher.run(), name="watch rules")
             try:
                 kernel.resume()
                 yield kernel
             finally:
                 await kernel.close()
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
         finally:
             store.close()
 
@@ -229,13 +240,25 @@ def _alone(database: str) -> Iterator[None]:
         lock.release()
 
 
-def _load_rules(folder: Path) -> RuleSet:
+def _watched(folder: Path, store: SQLite, requires_tests: bool) -> Watcher:
+    problems: tuple[Problem, ...] = ()
     try:
-        return load(folder)
+        start = load(folder)
     except RulesInvalid as invalid:
-        for problem in invalid.problems:
+        problems = invalid.problems
+        for problem in problems:
             _logger.error("%s", problem)
-        return deny_all(f"the rules did not load: {invalid.problems[0]}")
+        start = deny_all(f"the rules did not load: {problems[0]}")
+    _keep(store, start)
+    return Watcher(
+        folder,
+        load=load,
+        start=start,
+        problems=problems,
+        now_micros=world.now_micros,
+        verify=(lambda rules: failures(folder, rules)) if requires_tests else None,
+        changed=lambda rules: _keep(store, rules),
+    )
 
 
 def _keep(store: SQLite, ruleset: RuleSet) -> None:

@@ -5,10 +5,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from proctor.wire.calls import WireError
-from proctor.wire.messages import Event, Execution, Step
+from proctor.wire.messages import Event, Execution, PolicyStatus, Step
 from proctor.wire.words import ErrorCode
 from proctor_kernel.store import statements
 from proctor_kernel.store.dialect import SQLite
+from proctor_policy.watch import Status
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -58,6 +59,18 @@ class Queries:
         """Return (execution id, agent id) of every run that has not ended, oldest first."""
         found = self._database.read(statements.RUNNING_EXECUTIONS)
         return [(row["id"], row["agent_id"]) for row in found]
+
+
+def policy_status(status: Status) -> PolicyStatus:
+    """Return the status of the rules as clients see it."""
+    return PolicyStatus(
+        hash=status.hash,
+        loaded_at=_time(status.loaded_at_micros),
+        problems=[str(problem) for problem in status.problems],
+        failing_since=_time(status.failing_since_micros),
+        reloads=status.reloads,
+        failures=status.failures,
+    )
 
 
 def _execution(row: dict[str, Any]) -> Execution:

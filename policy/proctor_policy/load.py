@@ -1,7 +1,7 @@
 """A rules folder into a rule set, wholly or not at all."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -15,7 +15,7 @@ from proctor_policy.policy import Policy
 from proctor_policy.problem import Problem, RulesInvalid
 from proctor_policy.ruleset import RuleSet
 
-__all__ = ["RulesInvalid", "load"]
+__all__ = ["RulesInvalid", "load", "rebuild"]
 
 ENTITIES_FILE: Final = "entities.json"
 TESTS_FOLDER: Final = "tests"
@@ -35,11 +35,23 @@ def load(folder: Path) -> RuleSet:
     """
     problems: list[Problem] = []
     files = _read_all(folder, problems)
+    return _built(files, str(folder), problems)
+
+
+def rebuild(files: Mapping[str, str], name: str) -> RuleSet:
+    """Make a rule set anew from the files it was made of (`RuleSet.files`).
+
+    `name` stands for the folder in problems. Raises `RulesInvalid` as `load` does.
+    """
+    return _built(dict(files), name, [])
+
+
+def _built(files: dict[str, str], name: str, problems: list[Problem]) -> RuleSet:
     policies = [
         each
         for path, text in files.items()
         if path.endswith(".cedar")
-        for each in _policies(f"{folder}/{path}", text, problems)
+        for each in _policies(path, f"{name}/{path}", text, problems)
     ]
     problems += _duplicate_ids(policies)
     store = entities.read("[]")
@@ -47,20 +59,20 @@ def load(folder: Path) -> RuleSet:
         try:
             store = entities.read(files[ENTITIES_FILE])
         except EntitiesInvalid as error:
-            problems.append(Problem(f"{folder}/{ENTITIES_FILE}", None, str(error)))
+            problems.append(Problem(f"{name}/{ENTITIES_FILE}", None, str(error)))
     if not policies and not problems:
-        problems.append(Problem(str(folder), None, "no policies in it", "put a .cedar file there"))
+        problems.append(Problem(name, None, "no policies in it", "put a .cedar file there"))
     if problems:
         raise RulesInvalid(tuple(problems))
     return RuleSet(files=files, policies=policies, entities=store)
 
 
-def _policies(file: str, text: str, problems: list[Problem]) -> Iterator[Policy]:
+def _policies(path: str, file: str, text: str, problems: list[Problem]) -> Iterator[Policy]:
     """Yield the sound policies of one file; what is wrong goes to `problems`."""
     try:
         for fragment in split(text):
             try:
-                each = policy.read(file, _accepted(fragment))
+                each = policy.read(path, file, _accepted(fragment))
             except Unreadable as error:
                 problems.append(Problem(file, error.line, error.message, error.hint))
                 continue
@@ -75,7 +87,7 @@ def _policies(file: str, text: str, problems: list[Problem]) -> Iterator[Policy]
 def _accepted(fragment: Fragment) -> Fragment:
     """Return a policy once Cedar has parsed it, all by itself."""
     try:
-        parsed = cedarpy.PolicySet.from_str(fragment.text)
+        parsed = cedarpy.PolicySet.from_str(fragment.text, release_gil=True)
     except ValueError as error:
         raise Unreadable(fragment.line, " ".join(str(error).split())) from None
     if parsed.templates():

@@ -72,7 +72,10 @@ class Comparison:
 class Policy:
     """One policy of a file. Compared by identity: two texts alike are still two policies."""
 
+    path: str
+    """Where its file is below the rules folder."""
     file: str
+    """The same, as shown to people."""
     line: int
     text: str
     effect: Effect
@@ -94,8 +97,8 @@ class Policy:
         return self.annotations.get("reason") or f"forbidden by rule {self.id}"
 
 
-def read(file: str, fragment: Fragment) -> Policy:
-    """Read one policy that cedarpy has accepted.
+def read(path: str, file: str, fragment: Fragment) -> Policy:
+    """Read one policy that cedarpy has accepted. `path` and `file` as `Policy` has them.
 
     Raises:
         Unreadable: a duplicate annotation, or a scope that is not understood here.
@@ -106,6 +109,7 @@ def read(file: str, fragment: Fragment) -> Policy:
     scope = reader.scope()
     rest = reader.rest()
     return Policy(
+        path=path,
         file=file,
         line=fragment.line,
         text=fragment.text,

@@ -62,6 +62,27 @@ class RuleSet:
         micros = (time.perf_counter_ns() - began) // 1000
         return replace(verdict, policy_micros=micros)
 
+    def explain(self, call: Call) -> "Explanation":
+        """Return the verdict on a call, and what each policy in whose scope it lies says of it.
+
+        Each is asked about alone, so a permit counts also where a forbid applies: slower than
+        `decide`, and for people.
+        """
+        verdict = self.decide(call)
+        try:
+            request = _request(subject_of(call), context_of(call))
+        except (CallRefused, ValueRefused):
+            return Explanation(verdict, ())
+        subject = subject_of(call)
+        entities = self._entities.with_subject(subject)
+        return Explanation(
+            verdict,
+            tuple(
+                _opinion(policy, _parts((policy,))[-1], request, entities)
+                for policy in self._index.of(subject)
+            ),
+        )
+
     def tool_labels(self, target: str) -> frozenset[str]:
         """Return the labels that a tool leaves on the session when it starts."""
         return self._entities.labels.get(target, frozenset())
@@ -72,12 +93,7 @@ class RuleSet:
             context = context_of(call)
         except (CallRefused, ValueRefused) as refused:
             return self._denied(str(refused), INVALID_CALL)
-        request = {
-            "principal": _reference(subject.principal),
-            "action": _reference(subject.action),
-            "resource": _reference(subject.resource),
-            "context": context,
-        }
+        request = _request(subject, context)
         chosen = self._slice(subject)
         try:
             matches = [part.ask(request, chosen.entities) for part in chosen.parts]
@@ -123,6 +139,24 @@ def digest(files: Mapping[str, str]) -> str:
         for part in (path.encode(), files[path].encode()):
             hashed.update(b"%d:%s" % (len(part), part))
     return hashed.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """What one policy says of a call in its scope."""
+
+    policy: Policy
+    applies: bool
+    failure: str | None
+    """Why it could not be evaluated; None: it could."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A verdict, and every policy that had a say in it."""
+
+    verdict: Verdict
+    opinions: tuple[Opinion, ...]
 
 
 class _NotJudged(Exception):
@@ -185,6 +219,25 @@ def _parts(policies: tuple[Policy, ...]) -> tuple[_Part, ...]:
     )
 
 
+def _opinion(
+    policy: Policy, part: _Part, request: dict[str, Any], entities: cedarpy.Entities
+) -> Opinion:
+    try:
+        matches = part.ask(request, entities)
+    except _NotJudged as error:
+        return Opinion(policy, applies=False, failure=str(error))
+    return Opinion(policy, policy in matches.satisfied, matches.failed.get(policy))
+
+
+def _request(subject: Subject, context: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "principal": _reference(subject.principal),
+        "action": _reference(subject.action),
+        "resource": _reference(subject.resource),
+        "context": context,
+    }
+
+
 def _together(parts: Sequence[Matches]) -> Matches:
     return Matches(
         [policy for part in parts for policy in part.satisfied],
@@ -194,7 +247,7 @@ def _together(parts: Sequence[Matches]) -> Matches:
 
 def _built_in() -> Iterator[Policy]:
     for fragment in split(_LOCAL_PERMIT):
-        yield read("(built in)", fragment)
+        yield read("", "(built in)", fragment)
 
 
 def _mismatch(comparisons: tuple[Comparison, ...], args: Mapping[str, Any]) -> str | None:

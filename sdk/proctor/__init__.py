@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from proctor.tools import wrap_tool as wrap_tool
     from proctor.wire.messages import Event as Event
     from proctor.wire.messages import Execution as Execution
+    from proctor.wire.messages import PolicyStatus as PolicyStatus
     from proctor.wire.messages import Step as Step
 
 _PUBLIC = {
@@ -96,7 +97,7 @@ _PUBLIC = {
     ),
     "proctor.mcp": ("wrap_mcp_tool", "wrap_mcp_tools"),
     "proctor.tools": ("define_tool", "step", "tool", "wrap_tool"),
-    "proctor.wire.messages": ("Event", "Execution", "Step"),
+    "proctor.wire.messages": ("Event", "Execution", "PolicyStatus", "Step"),
 }
 # INVARIANT: no module of this package is named like a public name: importing the module would
 # put it in the name's place.

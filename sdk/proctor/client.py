@@ -9,7 +9,7 @@ from proctor import encode
 from proctor.errors import from_wire
 from proctor.transport import ClientPort
 from proctor.wire.calls import WireError
-from proctor.wire.messages import Event, Execution, Step
+from proctor.wire.messages import Event, Execution, PolicyStatus, Step
 
 EVENTS_PAGE_MAX = 1000
 """Most events that one call returns (protocol 1.2)."""
@@ -85,6 +85,10 @@ class Client:
     async def get_step(self, execution_id: str, step_id: str) -> Step:
         """Read one step of a run."""
         return await _mapped(self._port.get_step(execution_id, step_id))
+
+    async def policy_status(self) -> PolicyStatus:
+        """Tell which rules decide, and what is wrong with the folder they come from."""
+        return await _mapped(self._port.policy_status())
 
     async def cancel(self, execution_id: str) -> None:
         """End a run and interrupt its handler.

@@ -18,6 +18,7 @@ async def embedded(
     rules: str | Path,
     database: str | Path = "proctor.db",
     synchronous: Literal["FULL", "NORMAL"] = "FULL",
+    reload_requires_tests: bool = False,
 ) -> AsyncIterator[Client]:
     """Run the kernel in this process, on SQLite, and give a client for it.
 
@@ -26,6 +27,10 @@ async def embedded(
     when the last process ended go on at once. `synchronous`: `FULL` survives a power cut,
     `NORMAL` a crash of the process, and is faster. At the end of the block the handlers are
     stopped; their runs go on at the next start.
+
+    An edit of the rules is in force within two seconds. One that does not load changes
+    nothing but `client.policy_status()` and the log; with `reload_requires_tests`, nor does
+    one that fails the tests in `rules/tests`.
 
     Raises:
         ProctorError: the database cannot be used, or the kernel is not installed.
@@ -42,7 +47,11 @@ async def embedded(
         raise ValueError("embedded(agents=[...]) needs at least one agent")
     kernel = _kernel()
     opened = kernel.open_kernel(
-        database=str(database), rules=str(rules), synchronous=synchronous, deliver=deliver
+        database=str(database),
+        rules=str(rules),
+        synchronous=synchronous,
+        reload_requires_tests=reload_requires_tests,
+        deliver=deliver,
     )
     try:
         port = await opened.__aenter__()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from proctor.wire.calls import Lease, StepReply, StepSubmission
-from proctor.wire.messages import Event, Execution, Step
+from proctor.wire.messages import Event, Execution, PolicyStatus, Step
 
 
 class AgentPort(Protocol):
@@ -78,6 +78,10 @@ class ClientPort(Protocol):
 
     async def get_step(self, execution_id: str, step_id: str) -> Step:
         """Read one step."""
+        ...
+
+    async def policy_status(self) -> PolicyStatus:
+        """Tell which rules decide, and what is wrong with their folder."""
         ...
 
     async def cancel_execution(self, execution_id: str) -> None:

@@ -67,6 +67,18 @@ class Step(_Model):
     completed_at: datetime | None = None
 
 
+class PolicyStatus(_Model):
+    """Which rules decide, and what is wrong with the folder they come from."""
+
+    hash: str = ""
+    loaded_at: datetime | None = None
+    problems: list[str] = []
+    """Why the folder as it is now is not in force, by file and line; empty: it is."""
+    failing_since: datetime | None = None
+    reloads: int = 0
+    failures: int = 0
+
+
 class Event(_Model):
     """One entry of a run's log."""
 
