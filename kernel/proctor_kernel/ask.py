@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from proctor.wire.words import Decision
 from proctor_kernel.core.commands import Answers, Question, Ruling
+from proctor_kernel.reading import Readings
 from proctor_kernel.store.buckets import Token
 from proctor_policy.call import Call, Session
 from proctor_policy.gates import RateGate
@@ -27,14 +28,14 @@ class Ask:
         self._rules = rules
         self._take = take
         self._now_micros = now_micros
+        self._readings = Readings()
 
     def __call__(self, question: Question | None) -> Answers:
         """Return the time, and the ruling of the rules in force when there is a question."""
         now = self._now_micros()
         if question is None:
             return Answers(now)
-        rules = self._rules()
-        verdict = rules.decide(_call(question, now))
+        verdict = self._rules().decide(self._call(question, now))
         ruling = Ruling(
             decision=Decision(verdict.decision.value),
             reason=verdict.reason,
@@ -43,7 +44,7 @@ class Ask:
             policy_micros=verdict.policy_micros,
             errors=verdict.errors,
             shadow=verdict.shadow,
-            labels=tuple(sorted(rules.tool_labels(question.target))),
+            labels=verdict.labels,
         )
         limits = [gate for gate in verdict.gates if isinstance(gate, RateGate)]
         if limits and ruling.decision is Decision.ALLOW:
@@ -66,32 +67,31 @@ class Ask:
             rule_ids=tuple(sorted(gate.rule_id for gate in gates)),
         )
 
+    def _call(self, question: Question, now: int) -> Call:
+        tally = question.tally
+        return Call(
+            principal=question.agent_id,
+            kind=question.kind.value,
+            target=question.target,
+            args_json=question.args,
+            idempotency=question.idempotency.value,
+            session=Session(
+                tools=tally.tools,
+                labels=tally.labels,
+                steps=tally.steps,
+                tool_calls=tally.tool_calls,
+                llm_calls=tally.llm_calls,
+                denials=tally.denials,
+                tokens=tally.tokens,
+                elapsed_seconds=max(0, now - question.started_at) // _MICROS_PER_SECOND,
+                calls=tally.calls.get(question.target, 0),
+            ),
+            now_micros=now,
+            origins=lambda: self._readings.of(question),
+        )
+
 
 def _token(gate: RateGate, question: Question) -> Token:
     scope = {"execution": question.execution_id, "agent": question.agent_id, "global": ""}
     bucket = json.dumps([gate.rule_id, gate.per, scope[gate.per]])
     return Token(bucket, gate.limit, gate.window_seconds * _MICROS_PER_SECOND)
-
-
-def _call(question: Question, now: int) -> Call:
-    tally = question.tally
-    return Call(
-        principal=question.agent_id,
-        kind=question.kind.value,
-        target=question.target,
-        args_json=question.args,
-        idempotency=question.idempotency.value,
-        session=Session(
-            tools=tally.tools,
-            labels=tally.labels,
-            steps=tally.steps,
-            tool_calls=tally.tool_calls,
-            llm_calls=tally.llm_calls,
-            denials=tally.denials,
-            tokens=tally.tokens,
-            elapsed_seconds=max(0, now - question.started_at) // _MICROS_PER_SECOND,
-            calls=tally.calls.get(question.target, 0),
-        ),
-        now_micros=now,
-        input_json=question.input,
-    )

@@ -3,18 +3,20 @@
     principal  Agent::"<agent id>"
     action     Action::"<tool>" | Action::"llm_call" | Action::"local"
     resource   Tool::"<tool>" | Model::"<model>" | Local::"<step name>"
-    context    { input, session, idempotency, time, user? }
+    context    { input, session, facts, origins?, idempotency, time, user? }
 
 Entity ids are data, never text that is parsed: a tool may be called anything, and is only ever
 that. A name that a person could mistake for another is denied.
 """
 
 import unicodedata
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from proctor_policy import values
+from proctor_policy.origins import OriginIndex
 from proctor_policy.policy import Uid
 
 NAME_CHARACTERS_MAX: Final = 256
@@ -65,7 +67,8 @@ class Call:
     now_micros: int
     """Microseconds since 1970, UTC."""
     user: str | None = None
-    input_json: str = "null"
+    origins: Callable[[], OriginIndex] | None = None
+    """What the run has been given and has read. Called only when a rule asks for origins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +100,28 @@ def subject_of(call: Call) -> Subject:
     )
 
 
-def context_of(call: Call) -> dict[str, Any]:
-    """Return the context of a call in cedarpy's JSON form.
+def args_of(call: Call) -> dict[str, Any]:
+    """Return the arguments of a call with their numbers exact (`values.parse`).
 
-    Arguments that are not an object are `input.value`; a rule that names an argument then
+    Arguments that are not an object are `{"value": ...}`; a rule that names an argument then
     fails to evaluate, and denies.
 
     Raises:
         values.ValueRefused: the arguments cannot be judged.
     """
-    what = f"the arguments of {call.target}"
-    args = values.parse(call.args_json, what)
-    if not isinstance(args, dict):
-        args = {"value": args}
+    args = values.parse(call.args_json, f"the arguments of {call.target}")
+    return args if isinstance(args, dict) else {"value": args}
+
+
+def context_of(call: Call, args: dict[str, Any], facts: Iterable[str]) -> dict[str, Any]:
+    """Return the context of a call in cedarpy's JSON form.
+
+    Raises:
+        values.ValueRefused: the arguments cannot be judged.
+    """
     context = {
-        "input": values.to_cedar(args, what),
+        "input": values.to_cedar(args, f"the arguments of {call.target}"),
+        "facts": list(facts),
         "session": _session(call.session),
         "idempotency": call.idempotency,
         "time": _time(call.now_micros),

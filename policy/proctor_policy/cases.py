@@ -13,8 +13,9 @@ A file is a list of cases. A case is one call, or `steps`: several calls of one 
       shadow: [pay-trial]             # rules on trial that match; left out: any
 
 Also: `user`, `idempotency`, `at` (a time, as 2026-12-01T09:30:00Z) and, in a step, `after` (a
-duration since the step before it) and `granted: true` (a person grants it, so it counts as run).
-Agent, user and time of a case hold for its steps.
+duration since the step before it), `granted: true` (a person grants it, so it counts as run) and
+`result` (what the tool returned, for origins). `input` is what the user asked. Agent, user, time
+and input of a case hold for its steps.
 """
 
 import json
@@ -31,6 +32,7 @@ import yaml
 
 from proctor_policy.call import Call, Session
 from proctor_policy.gates import RateGate, duration_seconds
+from proctor_policy.origins import OriginIndex
 from proctor_policy.problem import Problem
 from proctor_policy.ruleset import RuleSet
 from proctor_policy.verdict import Decision, Verdict
@@ -42,10 +44,10 @@ _NOON: Final = datetime(2026, 1, 5, 12, tzinfo=UTC)
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _KINDS: Final = {"tool": "tool_call", "model": "llm_call", "local": "local"}
-_SHARED: Final = frozenset({"agent", "user", "at"})
+_SHARED: Final = frozenset({"agent", "user", "at", "input"})
 _CALL: Final = frozenset(
     {"args", "args_json", "idempotency", "expect", "rules", "reason", "shadow", "granted"}
-    | {"after"}
+    | {"after", "result"}
     | _KINDS.keys()
 )
 _CASE: Final = frozenset({"name", "steps"}) | _SHARED | _CALL
@@ -71,6 +73,8 @@ class Play:
     expected: Expected
     granted: bool
     after_seconds: int
+    input_json: str
+    result_json: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +156,7 @@ def uncovered(rules: RuleSet, results: Sequence[Result]) -> list[str]:
 
 def _run(rules: RuleSet, case: Case) -> Result:
     so_far = _SoFar()
+    so_far.origins.add_input(case.plays[0].input_json)
     verdicts = []
     problems: list[Problem] = []
     for play in case.plays:
@@ -160,6 +165,7 @@ def _run(rules: RuleSet, case: Case) -> Result:
             play.call,
             session=so_far.session(play.call.target),
             now_micros=play.call.now_micros + so_far.elapsed_seconds * 1_000_000,
+            origins=lambda: so_far.origins,
         )
         verdict = so_far.under_limits(rules.decide(call))
         verdicts.append(verdict)
@@ -170,7 +176,7 @@ def _run(rules: RuleSet, case: Case) -> Result:
         if verdict.decision is Decision.ALLOW or (
             verdict.decision is Decision.REQUIRE_APPROVAL and play.granted
         ):
-            so_far.started(call, rules.tool_labels(call.target))
+            so_far.started(call, verdict.labels, play.result_json)
         elif verdict.decision is not Decision.RATE_LIMITED:
             so_far.denials += 1
     return Result(case, tuple(verdicts), tuple(problems))
@@ -197,6 +203,7 @@ class _SoFar:
     tools: set[str] = field(default_factory=set)
     labels: set[str] = field(default_factory=set)
     taken: dict[str, list[int]] = field(default_factory=dict)
+    origins: OriginIndex = field(default_factory=OriginIndex)
     denials: int = 0
     elapsed_seconds: int = 0
 
@@ -212,12 +219,13 @@ class _SoFar:
             calls=self.calls[target],
         )
 
-    def started(self, call: Call, labels: frozenset[str]) -> None:
+    def started(self, call: Call, labels: Sequence[str], result_json: str) -> None:
         self.kinds[call.kind] += 1
         self.calls[call.target] += 1
+        self.labels.update(labels)
         if call.kind == "tool_call":
             self.tools.add(call.target)
-            self.labels |= labels
+            self.origins.add_result(result_json, tool=call.target, labels=frozenset(labels))
 
     def under_limits(self, verdict: Verdict) -> Verdict:
         gates = [gate for gate in verdict.gates if isinstance(gate, RateGate)]
@@ -321,16 +329,28 @@ def _play(line: int, fields: Mapping[str, Any]) -> Play:
         after = duration_seconds(str(fields["after"])) if "after" in fields else 0
     except ValueError as error:
         raise _Wrong(line, str(error)) from None
-    return Play(line, call, expected, bool(fields.get("granted")), after)
+    return Play(
+        line,
+        call,
+        expected,
+        granted=bool(fields.get("granted")),
+        after_seconds=after,
+        input_json=_json(line, "input", fields.get("input")),
+        result_json=_json(line, "result", fields.get("result")),
+    )
 
 
 def _args(line: int, fields: Mapping[str, Any]) -> str:
     if "args_json" in fields:
         return str(fields["args_json"])
+    return _json(line, "args", fields.get("args", {}))
+
+
+def _json(line: int, key: str, value: Any) -> str:
     try:
-        return json.dumps(fields.get("args", {}), allow_nan=False)
+        return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise _Wrong(line, f"args are not JSON: {error}", "quote dates and times") from None
+        raise _Wrong(line, f"{key}: not JSON: {error}", "quote dates and times") from None
 
 
 def _names(line: int, fields: Mapping[str, Any], key: str) -> tuple[str, ...] | None:

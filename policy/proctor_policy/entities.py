@@ -12,6 +12,7 @@ from typing import Any
 import cedarpy
 
 from proctor_policy.call import TOOL_CALL, Subject
+from proctor_policy.origins import is_origin
 from proctor_policy.policy import Uid
 
 
@@ -119,6 +120,9 @@ def _labels(entity: Mapping[str, Any], uid: Uid) -> frozenset[str]:
     labels = attrs.get("labels", []) if isinstance(attrs, dict) else None
     if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
         raise EntitiesInvalid(f"labels of {_shown(uid)}: expected a list of strings")
+    for label in labels:
+        if is_origin(label):
+            raise EntitiesInvalid(f"labels of {_shown(uid)}: {label!r} is an origin of its own")
     return frozenset(labels)
 
 

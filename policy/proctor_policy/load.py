@@ -8,8 +8,9 @@ from typing import Final
 
 import cedarpy
 
-from proctor_policy import annotations, entities, policy
+from proctor_policy import annotations, entities, facts, policy
 from proctor_policy.entities import EntitiesInvalid
+from proctor_policy.facts import FactSet
 from proctor_policy.lexer import Fragment, Unreadable, split
 from proctor_policy.policy import Policy
 from proctor_policy.problem import Problem, RulesInvalid
@@ -18,6 +19,7 @@ from proctor_policy.ruleset import RuleSet
 __all__ = ["RulesInvalid", "load", "rebuild"]
 
 ENTITIES_FILE: Final = "entities.json"
+FACTS_FILE: Final = "facts.toml"
 TESTS_FOLDER: Final = "tests"
 
 FILE_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -25,7 +27,7 @@ FILE_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 def load(folder: Path) -> RuleSet:
-    """Read every `.cedar` file below `folder`, and its `entities.json`, into a rule set.
+    """Read every `.cedar` file below `folder`, its entities and facts, into a rule set.
 
     Files are taken in the order of their paths; hidden files and folders are left out, as is
     `tests`. Links are followed.
@@ -60,11 +62,14 @@ def _built(files: dict[str, str], name: str, problems: list[Problem]) -> RuleSet
             store = entities.read(files[ENTITIES_FILE])
         except EntitiesInvalid as error:
             problems.append(Problem(f"{name}/{ENTITIES_FILE}", None, str(error)))
+    known = FactSet()
+    if FACTS_FILE in files:
+        known = facts.read(f"{name}/{FACTS_FILE}", files[FACTS_FILE], problems)
     if not policies and not problems:
         problems.append(Problem(name, None, "no policies in it", "put a .cedar file there"))
     if problems:
         raise RulesInvalid(tuple(problems))
-    return RuleSet(files=files, policies=policies, entities=store)
+    return RuleSet(files=files, policies=policies, entities=store, facts=known)
 
 
 def _policies(path: str, file: str, text: str, problems: list[Problem]) -> Iterator[Policy]:
@@ -146,5 +151,5 @@ def _paths(folder: Path) -> Iterator[str]:
         for name in names:
             if name.startswith("."):
                 continue
-            if name.endswith(".cedar") or (at_top and name == ENTITIES_FILE):
+            if name.endswith(".cedar") or (at_top and name in (ENTITIES_FILE, FACTS_FILE)):
                 yield os.path.relpath(os.path.join(parent, name), folder)

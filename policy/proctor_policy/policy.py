@@ -83,6 +83,8 @@ class Policy:
     scope: Scope
     comparisons: tuple[Comparison, ...]
     has_conditions: bool
+    asks_origins: bool = False
+    """Its conditions mention `context.origins`."""
     gate: Gate | None = None
     """What lifts it; None: nothing does."""
 
@@ -118,6 +120,7 @@ def read(path: str, file: str, fragment: Fragment) -> Policy:
         scope=scope,
         comparisons=tuple(dict.fromkeys(comparisons(rest))),
         has_conditions=bool(rest),
+        asks_origins=any(token.text in ("origins", '"origins"') for token in rest),
     )
 
 

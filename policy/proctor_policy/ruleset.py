@@ -11,9 +11,11 @@ from typing import Any, Final
 import cedarpy
 
 from proctor_policy import entities as entities_
-from proctor_policy.call import Call, CallRefused, Subject, context_of, subject_of
+from proctor_policy.call import Call, CallRefused, Subject, args_of, context_of, subject_of
 from proctor_policy.entities import Entities
+from proctor_policy.facts import FactSet
 from proctor_policy.lexer import split
+from proctor_policy.origins import OriginIndex
 from proctor_policy.policy import Comparison, Policy, read
 from proctor_policy.slices import Index
 from proctor_policy.values import ValueRefused, type_of
@@ -45,13 +47,19 @@ class RuleSet:
     """The rules of one state of a rules folder. Made by `load.load`; see `deny_all`."""
 
     def __init__(
-        self, *, files: Mapping[str, str], policies: Sequence[Policy], entities: Entities
+        self,
+        *,
+        files: Mapping[str, str],
+        policies: Sequence[Policy],
+        entities: Entities,
+        facts: FactSet,
     ) -> None:
         self.files = files
         """Path below the rules folder -> text."""
         self.hash = digest(files)
         self.policies = tuple(policies)
         self._entities = entities
+        self._facts = facts
         self._index = Index([*policies, *_built_in()], entities)
         self._slices: OrderedDict[Subject, _Slice] = OrderedDict()
 
@@ -70,36 +78,46 @@ class RuleSet:
         """
         verdict = self.decide(call)
         try:
-            request = _request(subject_of(call), context_of(call))
+            asked = self._asked(call)
         except (CallRefused, ValueRefused):
             return Explanation(verdict, ())
-        subject = subject_of(call)
-        entities = self._entities.with_subject(subject)
+        _with_origins(asked, call)
+        entities = self._entities.with_subject(asked.subject)
         return Explanation(
             verdict,
             tuple(
-                _opinion(policy, _parts((policy,))[-1], request, entities)
-                for policy in self._index.of(subject)
+                _opinion(policy, _parts((policy,))[-1], asked.request, entities)
+                for policy in self._index.of(asked.subject)
             ),
         )
 
-    def tool_labels(self, target: str) -> frozenset[str]:
-        """Return the labels that a tool leaves on the session when it starts."""
-        return self._entities.labels.get(target, frozenset())
-
     def _decide(self, call: Call) -> Verdict:
         try:
-            subject = subject_of(call)
-            context = context_of(call)
+            asked = self._asked(call)
         except (CallRefused, ValueRefused) as refused:
             return self._denied(str(refused), INVALID_CALL)
-        request = _request(subject, context)
-        chosen = self._slice(subject)
+        chosen = self._slice(asked.subject)
+        errors: tuple[str, ...] = ()
+        if chosen.asks_origins:
+            errors = _with_origins(asked, call)
         try:
-            matches = [part.ask(request, chosen.entities) for part in chosen.parts]
+            matches = [part.ask(asked.request, chosen.entities) for part in chosen.parts]
         except _NotJudged as error:
             return self._denied(f"the call could not be judged: {error}", ENGINE_ERROR)
-        return combine(_together(matches), target=call.target, ruleset=self.hash)
+        verdict = combine(_together(matches), target=call.target, ruleset=self.hash)
+        if asked.labels or errors:
+            return replace(verdict, labels=asked.labels, errors=(*verdict.errors, *errors))
+        return verdict
+
+    def _asked(self, call: Call) -> "_Asked":
+        subject = subject_of(call)
+        args = args_of(call)
+        facts = self._facts.of(call.target, args)
+        context = context_of(call, args, [fact.name for fact in facts])
+        labels = {fact.label for fact in facts if fact.label is not None}
+        if subject.resource[0] == "Tool":
+            labels |= self._entities.labels.get(call.target, frozenset())
+        return _Asked(subject, args, _request(subject, context), tuple(sorted(labels)))
 
     def _slice(self, subject: Subject) -> "_Slice":
         found = self._slices.get(subject)
@@ -120,7 +138,7 @@ class _Closed(RuleSet):
     """The rule set that is in force while there is none."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(files={}, policies=(), entities=entities_.read("[]"))
+        super().__init__(files={}, policies=(), entities=entities_.read("[]"), facts=FactSet())
         self._reason = reason
 
     def _decide(self, call: Call) -> Verdict:
@@ -139,6 +157,16 @@ def digest(files: Mapping[str, str]) -> str:
         for part in (path.encode(), files[path].encode()):
             hashed.update(b"%d:%s" % (len(part), part))
     return hashed.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A call as Cedar is asked about it, and the labels that it would leave."""
+
+    subject: Subject
+    args: dict[str, Any]
+    request: dict[str, Any]
+    labels: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +197,7 @@ class _Part:
 
     policies: tuple[Policy, ...]
     parsed: cedarpy.PolicySet
+    asks_origins: bool
 
     def ask(self, request: dict[str, Any], entities: cedarpy.Entities) -> Matches:
         """Return which of the policies apply and which fail to evaluate."""
@@ -203,6 +232,11 @@ class _Slice:
     parts: tuple[_Part, ...]
     entities: cedarpy.Entities
 
+    @property
+    def asks_origins(self) -> bool:
+        """True when a policy here wants to know where arguments come from."""
+        return any(part.asks_origins for part in self.parts)
+
 
 def _parts(policies: tuple[Policy, ...]) -> tuple[_Part, ...]:
     """Cut the policies of a slice into what Cedar must be asked about apart.
@@ -213,7 +247,11 @@ def _parts(policies: tuple[Policy, ...]) -> tuple[_Part, ...]:
     plain = tuple(policy for policy in policies if policy.gate is None)
     gated = tuple(policy for policy in policies if policy.gate is not None)
     return tuple(
-        _Part(part, cedarpy.PolicySet.from_str("\n".join(policy.text for policy in part)))
+        _Part(
+            part,
+            cedarpy.PolicySet.from_str("\n".join(policy.text for policy in part)),
+            any(policy.asks_origins for policy in part),
+        )
         for part in (plain, gated)
         if part or part is plain
     )
@@ -236,6 +274,15 @@ def _request(subject: Subject, context: dict[str, Any]) -> dict[str, Any]:
         "resource": _reference(subject.resource),
         "context": context,
     }
+
+
+def _with_origins(asked: _Asked, call: Call) -> tuple[str, ...]:
+    """Put the origins of the arguments into the context; returns what speaks against them."""
+    index = OriginIndex() if call.origins is None else call.origins()
+    asked.request["context"]["origins"] = index.of(asked.args)
+    if index.forgot:
+        return ("origins: the run has read more than is kept, so nothing is vouched for",)
+    return ()
 
 
 def _together(parts: Sequence[Matches]) -> Matches:

@@ -55,6 +55,8 @@ class Verdict:
     call: allowed if its bucket has room."""
     shadow: tuple[str, ...] = ()
     """Rules on trial that would have forbidden it, sorted."""
+    labels: tuple[str, ...] = ()
+    """What the call leaves on the session when it starts, sorted."""
     policy_micros: int = 0
 
 

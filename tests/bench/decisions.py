@@ -7,7 +7,7 @@ from pathlib import Path
 import cedarpy
 from tests.bench.timing import Figure, repeated
 
-from proctor_policy.call import Call, Session, context_of, subject_of
+from proctor_policy.call import Call, Session, args_of, context_of, subject_of
 from proctor_policy.load import load
 from proctor_policy.ruleset import RuleSet
 
@@ -55,12 +55,12 @@ def figures() -> list[Figure]:
         "principal": {"type": subject.principal[0], "id": subject.principal[1]},
         "action": {"type": subject.action[0], "id": subject.action[1]},
         "resource": {"type": subject.resource[0], "id": subject.resource[1]},
-        "context": json.loads(json.dumps(context_of(CALL))),
+        "context": json.loads(json.dumps(context_of(CALL, args_of(CALL), ()))),
     }
     found.append(
         repeated(
             "cedarpy alone, the slice of 4 rules",
-            lambda: cedarpy.is_authorized(request, chosen.parsed, chosen.entities),
+            lambda: cedarpy.is_authorized(request, chosen.parts[0].parsed, chosen.entities),
             times=1000,
         )
     )

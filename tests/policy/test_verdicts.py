@@ -190,8 +190,9 @@ def test_a_tool_that_nobody_declared_is_a_tool_call_all_the_same(rules: Rules) -
 def test_labels_of_a_tool_come_from_the_policy_author(rules: Rules) -> None:
     loaded = rules(PERMIT_ALL, **{"entities.json": ENTITIES})
 
-    assert loaded.tool_labels("search") == {"untrusted"}
-    assert loaded.tool_labels("other") == frozenset()
+    assert loaded.decide(a_call("search")).labels == ("untrusted",)
+    assert loaded.decide(a_call("other")).labels == ()
+    assert loaded.decide(a_call("search", kind="llm_call")).labels == ()
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,13 @@ know by itself; `Answers` is all that it is told: verdict, time, ids.
 
 from dataclasses import dataclass
 
+from immutables import Map
+
 from proctor.wire.calls import Lease, StepReply
 from proctor.wire.words import Decision, ErrorCode, Idempotency, Reason, StepKind
 from proctor_kernel.core.events import Event
 from proctor_kernel.core.identity import Json
-from proctor_kernel.core.state import Attempt, Tally
+from proctor_kernel.core.state import Attempt, Step, Tally
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,9 @@ class Question:
     args: Json
     idempotency: Idempotency
     input: Json
+    steps: Map[str, Step]
+    finished: Map[int, str]
+    """As `State` has them: what the run has read before this call."""
     tally: Tally
     started_at: int
 

@@ -70,6 +70,8 @@ def question(state: State, command: Command) -> Question | None:
         args=command.args,
         idempotency=command.idempotency,
         input=state.input,
+        steps=state.steps,
+        finished=state.finished,
         tally=state.tally,
         started_at=state.created_at if state.started_at is None else state.started_at,
     )

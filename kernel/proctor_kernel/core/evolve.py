@@ -186,11 +186,14 @@ def _step(
             changes["tally"] = replace(state.tally, denials=state.tally.denials + 1)
         case events.StepExecuting():
             started_at = at if before.started_at is None else before.started_at
-            step = replace(before, status=status, started_at=started_at)
+            step = replace(
+                before, status=status, started_at=started_at, labels=event.labels or before.labels
+            )
             changes["tally"] = _started(state.tally, before, event.labels)
             changes["requests"] = _with_request(state, event.request_id, step.step_id)
         case events.StepSucceeded():
             step = replace(before, status=status, result=event.result, completed_at=at)
+            changes["finished"] = state.finished.set(len(state.finished), step.step_id)
         case events.StepFailed() | events.StepCancelled():
             step = replace(before, status=status, error=event.error, completed_at=at)
             if is_indeterminate(event.error):

@@ -47,6 +47,8 @@ class Step:
     ruleset: str = ""
     policy_micros: int = 0
     shadow: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    """What it left on the session."""
     result: Json | None = None
     error: Json | None = None
     started_at: int | None = None
@@ -126,6 +128,8 @@ class State:
     steps: Map[str, Step] = field(default_factory=Map)
     executing: frozenset[str] = frozenset()
     """Ids of the steps whose body is under way."""
+    finished: Map[int, str] = field(default_factory=Map)
+    """Ids of the steps that succeeded, numbered from 0 as they did."""
     indeterminate: frozenset[CallKey] = frozenset()
     """Calls that failed because nobody knows whether their body ran; they are not retried."""
     requests: Map[str, str] = field(default_factory=Map)

@@ -1,0 +1,260 @@
+"""Facts: what Cedar cannot look for in an argument, computed before it is asked.
+
+`facts.toml` names them; a rule asks `context.facts.contains("external-url")`:
+
+    [external-url]
+    tools = ["fetch"]                    # left out: every call that has the argument
+    argument = "url"                     # dotted path; a list stands for each of its elements
+    host_not_in = ["example.com", "*.example.com"]
+    label = "untrusted"                  # a call that has the fact leaves this on the session
+
+Each fact looks for one thing, and its key says how doubt is settled:
+
+    matches, host_not_in, path_not_under, email_domain_not_in, sql_other_than
+        warn: the fact holds when any value has it, or cannot be understood
+    matches_all, host_in, path_under, email_domain_in, sql_only
+        vouch: the fact holds when there is a value, and every value has it beyond doubt
+
+So a forbid that asks for a warning, and a permit that asks for a voucher, both stay shut in doubt.
+An argument that is not there has no facts.
+"""
+
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Final
+
+import re2
+
+from proctor_policy import inspect_value
+from proctor_policy.origins import is_origin
+from proctor_policy.problem import Problem
+
+_COMMON: Final = frozenset({"tools", "argument", "label"})
+
+Look = Callable[[str], bool | None]
+"""Whether a text has what is looked for; None: it cannot be understood."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One named fact."""
+
+    name: str
+    tools: frozenset[str] | None
+    """The targets it is about; None: all."""
+    argument: tuple[str, ...]
+    look: Look
+    vouches: bool
+    label: str | None
+
+    def holds(self, args: Any) -> bool:
+        """True when the arguments of a call have this fact."""
+        seen = [
+            self.look(value) if type(value) is str else None
+            for value in _values(args, self.argument)
+        ]
+        if self.vouches:
+            return bool(seen) and all(each is True for each in seen)
+        return any(each is not False for each in seen)
+
+
+@dataclass(frozen=True, slots=True)
+class FactSet:
+    """The facts of a rule set."""
+
+    facts: tuple[Fact, ...] = ()
+
+    def of(self, target: str, args: Any) -> tuple[Fact, ...]:
+        """Return the facts of a call, in the order of their names."""
+        return tuple(
+            fact
+            for fact in self.facts
+            if (fact.tools is None or target in fact.tools) and fact.holds(args)
+        )
+
+
+def read(file: str, text: str, problems: list[Problem]) -> FactSet:
+    """Read the text of a `facts.toml`; what is wrong goes to `problems`."""
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        problems.append(Problem(file, _line_of_error(error, text), f"not TOML: {error}"))
+        return FactSet()
+    found = []
+    for name in sorted(tables):
+        try:
+            found.append(_fact(name, tables[name]))
+        except FactInvalid as error:
+            line = _line_of_table(text, name)
+            problems.append(Problem(file, line, f"fact {name!r}: {error}", error.hint))
+    return FactSet(tuple(found))
+
+
+class FactInvalid(Exception):
+    """A fact that is not one; the message says why, `hint` what to do."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def _fact(name: str, table: Any) -> Fact:
+    if not isinstance(table, dict):
+        raise FactInvalid("expected a table", f"write [{name}]")
+    looks = [key for key in table if key in _LOOKS]
+    for key in table:
+        if key not in _COMMON and key not in _LOOKS:
+            near = get_close_matches(key, [*_COMMON, *_LOOKS], n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(_LOOKS)}"
+            raise FactInvalid(f"unknown key {key!r}", hint)
+    if len(looks) != 1:
+        raise FactInvalid("it must look for exactly one thing", f"one of: {', '.join(_LOOKS)}")
+    argument = table.get("argument")
+    if not isinstance(argument, str) or not all(argument.split(".")):
+        raise FactInvalid("argument must name one, as 'to' or 'mail.to'")
+    tools = table.get("tools")
+    label = table.get("label")
+    if label is not None and (not isinstance(label, str) or not label):
+        raise FactInvalid(f"label must be a word, not {label!r}")
+    if label is not None and is_origin(label):
+        raise FactInvalid(f"the label {label!r} is an origin of its own", "choose another one")
+    make, vouches = _LOOKS[looks[0]]
+    return Fact(
+        name=name,
+        tools=None if tools is None else frozenset(_texts("tools", tools)),
+        argument=tuple(argument.split(".")),
+        look=make(table[looks[0]]),
+        vouches=vouches,
+        label=label,
+    )
+
+
+def _values(value: Any, path: Sequence[str]) -> Iterator[Any]:
+    """Yield what stands at a path, each element of a list by itself."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _values(item, path)
+    elif not path:
+        yield value
+    elif isinstance(value, dict):
+        if value.get(path[0]) is not None:
+            yield from _values(value[path[0]], path[1:])
+    elif value is not None:
+        yield None  # something stands where an object is expected: that is doubt
+
+
+def _texts(key: str, value: Any) -> list[str]:
+    if not isinstance(value, list) or not value or not all(isinstance(v, str) for v in value):
+        raise FactInvalid(f"{key} must be a list of texts, and not empty")
+    return value
+
+
+def _pattern(value: Any, *, whole: bool) -> Look:
+    if not isinstance(value, str):
+        raise FactInvalid("a pattern must be a text")
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        compiled = re2.compile(value, options)
+    except re2.error as error:
+        said = error.args[0].decode() if error.args else "it does not compile"
+        raise FactInvalid(
+            f"the pattern {value!r}: {said}", "RE2 has no back-references and no look-around"
+        ) from None
+    search = compiled.fullmatch if whole else compiled.search
+
+    def look(text: str) -> bool | None:
+        try:
+            return search(text) is not None
+        except UnicodeEncodeError:
+            return None
+
+    return look
+
+
+def _hosts(value: Any, *, inside: bool) -> Look:
+    names = _domains("hosts", value)
+    return _member(inspect_value.url_host, lambda host: _in_domains(host, names), inside=inside)
+
+
+def _mail(value: Any, *, inside: bool) -> Look:
+    names = _domains("domains", value)
+    return _member(
+        inspect_value.email_domain, lambda domain: _in_domains(domain, names), inside=inside
+    )
+
+
+def _paths(value: Any, *, inside: bool) -> Look:
+    folders = []
+    for folder in _texts("paths", value):
+        plain = inspect_value.normal_path(folder)
+        if plain is None:
+            raise FactInvalid(f"{folder!r} is not a plain path")
+        folders.append(plain.rstrip("/"))
+
+    def under(path: str) -> bool:
+        return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
+
+    return _member(inspect_value.normal_path, under, inside=inside)
+
+
+def _sql(value: Any, *, inside: bool) -> Look:
+    verbs = {verb.lower() for verb in _texts("verbs", value)}
+    return _member(inspect_value.sql_verbs, lambda found: found <= verbs, inside=inside)
+
+
+def _member(
+    understand: Callable[[str], Any], belongs: Callable[[Any], bool], *, inside: bool
+) -> Look:
+    def look(text: str) -> bool | None:
+        understood = understand(text)
+        return None if understood is None else belongs(understood) is inside
+
+    return look
+
+
+def _domains(what: str, value: Any) -> frozenset[str]:
+    names = frozenset(name.lower().rstrip(".") for name in _texts(what, value))
+    for name in names:
+        if inspect_value.host_name(name.removeprefix("*.")) is None:
+            raise FactInvalid(f"{name!r} is not a host name", "as example.com, or *.example.com")
+    return names
+
+
+def _in_domains(host: str, names: frozenset[str]) -> bool:
+    if host in names:
+        return True
+    parts = host.split(".")
+    return any("*." + ".".join(parts[start:]) in names for start in range(1, len(parts)))
+
+
+_LOOKS: Final[Mapping[str, tuple[Callable[[Any], Look], bool]]] = {
+    "matches": (lambda value: _pattern(value, whole=False), False),
+    "matches_all": (lambda value: _pattern(value, whole=True), True),
+    "host_in": (lambda value: _hosts(value, inside=True), True),
+    "host_not_in": (lambda value: _hosts(value, inside=False), False),
+    "path_under": (lambda value: _paths(value, inside=True), True),
+    "path_not_under": (lambda value: _paths(value, inside=False), False),
+    "email_domain_in": (lambda value: _mail(value, inside=True), True),
+    "email_domain_not_in": (lambda value: _mail(value, inside=False), False),
+    "sql_only": (lambda value: _sql(value, inside=True), True),
+    "sql_other_than": (lambda value: _sql(value, inside=False), False),
+}
+"""Key -> what makes the look, and whether it vouches."""
+
+
+def _line_of_table(text: str, name: str) -> int | None:
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip().startswith("[") and name in line:
+            return number
+    return None
+
+
+def _line_of_error(error: tomllib.TOMLDecodeError, text: str) -> int | None:
+    if "end of document" in str(error):
+        return text.rstrip().count("\n") + 1
+    words = str(error).split("line ")
+    digits = words[-1].split(",")[0] if len(words) > 1 else ""
+    return int(digits) if digits.isdecimal() else None
