@@ -14,8 +14,8 @@ A file is a list of cases. A case is one call, or `steps`: several calls of one 
 
 Also: `user`, `idempotency`, `at` (a time, as 2026-12-01T09:30:00Z) and, in a step, `after` (a
 duration since the step before it), `granted: true` (a person grants it, so it counts as run) and
-`result` (what the tool returned, for origins). `input` is what the user asked. Agent, user, time
-and input of a case hold for its steps.
+`result` (what the tool returned, for origins). `input` is what the user asked; `session` sets what
+the run has done, as `{tokens: 5000}`. Agent, user, time and input of a case hold for its steps.
 """
 
 import json
@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from dataclasses import fields as fields_of
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from pathlib import Path
@@ -39,6 +40,8 @@ from proctor_policy.verdict import Decision, Verdict
 
 TESTS_FOLDER: Final = "tests"
 
+_SESSION_FIELDS: Final = frozenset(each.name for each in fields_of(Session))
+
 _NOON: Final = datetime(2026, 1, 5, 12, tzinfo=UTC)
 """When a call happens that says nothing about time: a Monday."""
 
@@ -47,7 +50,7 @@ _KINDS: Final = {"tool": "tool_call", "model": "llm_call", "local": "local"}
 _SHARED: Final = frozenset({"agent", "user", "at", "input"})
 _CALL: Final = frozenset(
     {"args", "args_json", "idempotency", "expect", "rules", "reason", "shadow", "granted"}
-    | {"after", "result"}
+    | {"after", "result", "session"}
     | _KINDS.keys()
 )
 _CASE: Final = frozenset({"name", "steps"}) | _SHARED | _CALL
@@ -75,6 +78,8 @@ class Play:
     after_seconds: int
     input_json: str
     result_json: str
+    session: Mapping[str, Any]
+    """Fields of `Session` that are as given, whatever the case has done so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +168,7 @@ def _run(rules: RuleSet, case: Case) -> Result:
         so_far.elapsed_seconds += play.after_seconds
         call = replace(
             play.call,
-            session=so_far.session(play.call.target),
+            session=replace(so_far.session(play.call.target), **play.session),
             now_micros=play.call.now_micros + so_far.elapsed_seconds * 1_000_000,
             origins=lambda: so_far.origins,
         )
@@ -337,6 +342,7 @@ def _play(line: int, fields: Mapping[str, Any]) -> Play:
         after_seconds=after,
         input_json=_json(line, "input", fields.get("input")),
         result_json=_json(line, "result", fields.get("result")),
+        session=_session(line, fields.get("session", {})),
     )
 
 
@@ -358,8 +364,22 @@ def _names(line: int, fields: Mapping[str, Any], key: str) -> tuple[str, ...] | 
     if value is None:
         return None
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise _Wrong(line, f"{key} must be a list of rule ids")
+        raise _Wrong(line, f"{key} must be a list of texts")
     return tuple(sorted(value))
+
+
+def _session(line: int, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict) or not value.keys() <= _SESSION_FIELDS:
+        raise _Wrong(line, f"session must be a mapping of: {', '.join(sorted(_SESSION_FIELDS))}")
+    found: dict[str, Any] = {}
+    for key, item in value.items():
+        if key in ("tools", "labels"):
+            found[key] = frozenset(_names(line, value, key) or ())
+        elif isinstance(item, int) and not isinstance(item, bool):
+            found[key] = item
+        else:
+            raise _Wrong(line, f"session: {key} must be a whole number, not {item!r}")
+    return found
 
 
 def _micros(line: int, value: object) -> int:
