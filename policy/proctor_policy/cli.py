@@ -16,7 +16,7 @@ from proctor_policy import cases, compare, explain, fmt, junit
 from proctor_policy.call import Call, Session
 from proctor_policy.cases import CasesInvalid
 from proctor_policy.lexer import Unreadable
-from proctor_policy.load import load
+from proctor_policy.load import load, schema_of
 from proctor_policy.problem import Problem, RulesInvalid
 from proctor_policy.ruleset import RuleSet
 
@@ -32,6 +32,8 @@ _err = Console(highlight=False, soft_wrap=True, stderr=True)
 def check(folder: Folder = Path("rules")) -> None:
     """Load the rules and say what is wrong, by file and line."""
     rules = _loaded(folder)
+    for problem in rules.warnings:
+        _out.print(f"[yellow]warning[/] {problem}")
     files = sum(path.endswith(".cedar") for path in rules.files)
     _out.print(f"[green]ok[/]  {len(rules.policies)} policies in {files} files, {rules.hash[:12]}")
 
@@ -120,6 +122,22 @@ def explain_call(
         return
     for line in explain.as_lines(explanation):
         _out.print(line, markup=False)
+
+
+@policy_app.command("schema")
+def show_schema(
+    folder: Folder = Path("rules"),
+    left_open: Annotated[
+        bool, typer.Option("--open", help="List the arguments that could not be typed.")
+    ] = False,
+) -> None:
+    """Print the Cedar schema that the rules are held to, derived from FOLDER/tools/*.json."""
+    rules = _loaded(folder)
+    if left_open:
+        for note in rules.tools.notes:
+            _out.print(str(note), markup=False)
+        return
+    _out.print(schema_of(rules), markup=False)
 
 
 @policy_app.command("fmt")

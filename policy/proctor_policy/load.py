@@ -8,19 +8,24 @@ from typing import Final
 
 import cedarpy
 
-from proctor_policy import annotations, entities, facts, policy
+from proctor_policy import annotations, entities, facts, lints, policy, schema, tooltypes
 from proctor_policy.entities import EntitiesInvalid
 from proctor_policy.facts import FactSet
 from proctor_policy.lexer import Fragment, Unreadable, split
 from proctor_policy.policy import Policy
 from proctor_policy.problem import Problem, RulesInvalid
 from proctor_policy.ruleset import RuleSet
+from proctor_policy.tooltypes import Tools
 
 __all__ = ["RulesInvalid", "load", "rebuild"]
 
 ENTITIES_FILE: Final = "entities.json"
 FACTS_FILE: Final = "facts.toml"
+SCHEMA_FILE: Final = "schema.cedarschema"
+TOOLS_FOLDER: Final = "tools"
 TESTS_FOLDER: Final = "tests"
+
+_TOP_FILES: Final = frozenset({ENTITIES_FILE, FACTS_FILE, SCHEMA_FILE})
 
 FILE_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of one file below the rules folder."""
@@ -30,7 +35,8 @@ def load(folder: Path) -> RuleSet:
     """Read every `.cedar` file below `folder`, its entities and facts, into a rule set.
 
     Files are taken in the order of their paths; hidden files and folders are left out, as is
-    `tests`. Links are followed.
+    `tests`. Links are followed. `tools/*.json` are what MCP servers list: rules about those tools
+    are held to their arguments.
 
     Raises:
         RulesInvalid: with every problem found, by file and line.
@@ -65,11 +71,50 @@ def _built(files: dict[str, str], name: str, problems: list[Problem]) -> RuleSet
     known = FactSet()
     if FACTS_FILE in files:
         known = facts.read(f"{name}/{FACTS_FILE}", files[FACTS_FILE], problems)
+    tools, more = _tools(files, name, problems)
     if not policies and not problems:
         problems.append(Problem(name, None, "no policies in it", "put a .cedar file there"))
+    problems += lints.problems_of(policies, frozenset(fact.name for fact in known.facts))
+    problems += schema.problems_of(policies, tools, more)
     if problems:
         raise RulesInvalid(tuple(problems))
-    return RuleSet(files=files, policies=policies, entities=store, facts=known)
+    labels = frozenset(fact.label for fact in known.facts if fact.label is not None)
+    warnings = [
+        *lints.warnings_of(policies, labels.union(*store.labels.values())),
+        *schema.warnings_of(policies, tools, more),
+    ]
+    return RuleSet(
+        files=files,
+        policies=policies,
+        entities=store,
+        facts=known,
+        tools=tools,
+        warnings=tuple(warnings),
+    )
+
+
+def schema_of(rules: RuleSet) -> str:
+    """Return the schema that a rule set was held to, in Cedar's own syntax."""
+    return schema.text_of(rules.tools, rules.files.get(SCHEMA_FILE, ""))
+
+
+def _tools(files: Mapping[str, str], name: str, problems: list[Problem]) -> tuple[Tools, str]:
+    types: dict[str, tooltypes.Type] = {}
+    for path, text in files.items():
+        if not path.startswith(f"{TOOLS_FOLDER}/"):
+            continue
+        for tool, known in tooltypes.read(f"{name}/{path}", text, problems).items():
+            if tool in types:
+                problems.append(Problem(f"{name}/{path}", None, f"tool {tool!r} is known already"))
+            types[tool] = known
+    tools = tooltypes.gather(types)
+    more = files.get(SCHEMA_FILE, "")
+    if more:
+        wrong = schema.parse_problem(schema.text_of(tools, more))
+        if wrong is not None:
+            problems.append(Problem(f"{name}/{SCHEMA_FILE}", None, wrong))
+            more = ""
+    return tools, more
 
 
 def _policies(path: str, file: str, text: str, problems: list[Problem]) -> Iterator[Policy]:
@@ -151,5 +196,7 @@ def _paths(folder: Path) -> Iterator[str]:
         for name in names:
             if name.startswith("."):
                 continue
-            if name.endswith(".cedar") or (at_top and name in (ENTITIES_FILE, FACTS_FILE)):
-                yield os.path.relpath(os.path.join(parent, name), folder)
+            path = os.path.relpath(os.path.join(parent, name), folder)
+            is_tool = path.startswith(f"{TOOLS_FOLDER}{os.sep}") and name.endswith(".json")
+            if name.endswith(".cedar") or is_tool or (at_top and name in _TOP_FILES):
+                yield path

@@ -82,11 +82,18 @@ class Policy:
     annotations: Mapping[str, str]
     scope: Scope
     comparisons: tuple[Comparison, ...]
-    has_conditions: bool
+    tokens: tuple[Token, ...]
+    conditions: tuple[Token, ...]
+    """The tokens after the scope."""
     asks_origins: bool = False
     """Its conditions mention `context.origins`."""
     gate: Gate | None = None
     """What lifts it; None: nothing does."""
+
+    @property
+    def has_conditions(self) -> bool:
+        """False when the scope says all."""
+        return bool(self.conditions)
 
     @property
     def id(self) -> str:
@@ -119,7 +126,8 @@ def read(path: str, file: str, fragment: Fragment) -> Policy:
         annotations=annotations,
         scope=scope,
         comparisons=tuple(dict.fromkeys(comparisons(rest))),
-        has_conditions=bool(rest),
+        tokens=fragment.tokens,
+        conditions=rest,
         asks_origins=any(token.text in ("origins", '"origins"') for token in rest),
     )
 

@@ -17,7 +17,9 @@ from proctor_policy.facts import FactSet
 from proctor_policy.lexer import split
 from proctor_policy.origins import OriginIndex
 from proctor_policy.policy import Comparison, Policy, read
+from proctor_policy.problem import Problem
 from proctor_policy.slices import Index
+from proctor_policy.tooltypes import Tools, coerced
 from proctor_policy.values import ValueRefused, type_of
 from proctor_policy.verdict import (
     ENGINE_ERROR,
@@ -32,6 +34,8 @@ from proctor_policy.verdict import (
 
 SLICES_MAX: Final = 4096
 """Subjects whose policies are kept ready; the least recently asked are let go."""
+
+_NO_TOOLS: Final = Tools()
 
 _EXPLANATION_CHARACTERS_MAX: Final = 300
 
@@ -53,6 +57,8 @@ class RuleSet:
         policies: Sequence[Policy],
         entities: Entities,
         facts: FactSet,
+        tools: Tools = _NO_TOOLS,
+        warnings: tuple[Problem, ...] = (),
     ) -> None:
         self.files = files
         """Path below the rules folder -> text."""
@@ -60,6 +66,10 @@ class RuleSet:
         self.policies = tuple(policies)
         self._entities = entities
         self._facts = facts
+        self.tools = tools
+        """The tools whose arguments are known."""
+        self.warnings = warnings
+        """What is doubtful about the rules, though they are in force."""
         self._index = Index([*policies, *_built_in()], entities)
         self._slices: OrderedDict[Subject, _Slice] = OrderedDict()
 
@@ -112,6 +122,8 @@ class RuleSet:
     def _asked(self, call: Call) -> "_Asked":
         subject = subject_of(call)
         args = args_of(call)
+        if call.kind == "tool_call" and call.target in self.tools.inputs:
+            args = coerced(args, self.tools.inputs[call.target])
         facts = self._facts.of(call.target, args)
         context = context_of(call, args, [fact.name for fact in facts])
         labels = {fact.label for fact in facts if fact.label is not None}

@@ -39,7 +39,7 @@ class ValueRefused(Exception):
     """A document that Cedar is not shown; the message is the reason of the denial."""
 
 
-class _Number(str):
+class Number(str):
     """A number that is no Long, as it was written."""
 
     __slots__ = ()
@@ -112,7 +112,7 @@ class _Converter:
                 raise ValueRefused(f"{self._what} is null, which no rule can judge")
             case bool() | int():
                 return value
-            case _Number():
+            case Number():
                 return _decimal(value)
             case str():
                 return self._text(value)
@@ -162,11 +162,11 @@ def _extension(text: str) -> dict[str, Any]:
     return {"__extn": {"fn": "decimal", "arg": text}}
 
 
-def _integer(literal: str) -> int | _Number:
+def _integer(literal: str) -> int | Number:
     if len(literal) > _LONG_DIGITS + 1:
-        return _Number(literal)
+        return Number(literal)
     number = int(literal)
-    return number if -_LONG_MAX - 1 <= number <= _LONG_MAX else _Number(literal)
+    return number if -_LONG_MAX - 1 <= number <= _LONG_MAX else Number(literal)
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -174,5 +174,5 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 _DECODER: Final = json.JSONDecoder(
-    parse_float=_Number, parse_int=_integer, parse_constant=_refuse_constant
+    parse_float=Number, parse_int=_integer, parse_constant=_refuse_constant
 )
