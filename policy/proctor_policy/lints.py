@@ -9,7 +9,7 @@ from difflib import get_close_matches
 
 from proctor_policy.inspect_value import plain
 from proctor_policy.lexer import Token, Unreadable, unquoted
-from proctor_policy.policy import Anything, Exactly, Policy
+from proctor_policy.policy import Anything, Exactly, Policy, Scope
 from proctor_policy.problem import Problem
 
 
@@ -115,28 +115,30 @@ def _duplicates(policies: Sequence[Policy]) -> Iterator[Problem]:
 
 def _shadowed(policies: Sequence[Policy]) -> Iterator[Problem]:
     """A permit that a forbid without conditions always overrules."""
-    walls = [
-        policy
-        for policy in policies
-        if policy.effect == "forbid" and policy.gate is None and not policy.has_conditions
-    ]
+    walls: dict[Scope, Policy] = {}
+    for policy in policies:
+        if policy.effect == "forbid" and policy.gate is None and not policy.has_conditions:
+            walls.setdefault(policy.scope, policy)
     for policy in policies:
         if policy.effect != "permit":
             continue
-        for wall in walls:
-            pairs = zip(_parts(policy), _parts(wall), strict=True)
-            if all(isinstance(over, Anything) or own == over for own, over in pairs):
-                yield Problem(
-                    policy.file,
-                    policy.line,
-                    f"rule {policy.id} never permits anything: {wall.id} forbids all of it",
-                    f"that is {wall.file}:{wall.line}",
-                )
-                break
+        wall = next((walls[scope] for scope in _wider(policy.scope) if scope in walls), None)
+        if wall is not None:
+            yield Problem(
+                policy.file,
+                policy.line,
+                f"rule {policy.id} never permits anything: {wall.id} forbids all of it",
+                f"that is {wall.file}:{wall.line}",
+            )
 
 
-def _parts(policy: Policy) -> tuple[object, object, object]:
-    return (policy.scope.principal, policy.scope.action, policy.scope.resource)
+def _wider(scope: Scope) -> Iterator[Scope]:
+    """Yield a scope, and every one that it becomes when a part of it says nothing."""
+    anything = Anything()
+    for principal in {scope.principal, anything}:
+        for action in {scope.action, anything}:
+            for resource in {scope.resource, anything}:
+                yield Scope(principal, action, resource)
 
 
 def _text(token: Token) -> str:

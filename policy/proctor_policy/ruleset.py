@@ -106,15 +106,15 @@ class RuleSet:
             asked = self._asked(call)
         except (CallRefused, ValueRefused) as refused:
             return self._denied(str(refused), INVALID_CALL)
-        chosen = self._slice(asked.subject)
         errors: tuple[str, ...] = ()
-        if chosen.asks_origins:
-            errors = _with_origins(asked, call)
         try:
-            matches = [part.ask(asked.request, chosen.entities) for part in chosen.parts]
+            chosen = self._slice(asked.subject)
+            if chosen.asks_origins:
+                errors = _with_origins(asked, call)
+            matches = chosen.constant or chosen.ask(asked.request)
         except _NotJudged as error:
             return self._denied(f"the call could not be judged: {error}", ENGINE_ERROR)
-        verdict = combine(_together(matches), target=call.target, ruleset=self.hash)
+        verdict = combine(matches, target=call.target, ruleset=self.hash)
         if asked.labels or errors:
             return replace(verdict, labels=asked.labels, errors=(*verdict.errors, *errors))
         return verdict
@@ -134,7 +134,7 @@ class RuleSet:
     def _slice(self, subject: Subject) -> "_Slice":
         found = self._slices.get(subject)
         if found is None:
-            found = _Slice(_parts(self._index.of(subject)), self._entities.with_subject(subject))
+            found = _sliced(subject, self._index.of(subject), self._entities.with_subject(subject))
             self._slices[subject] = found
             if len(self._slices) > SLICES_MAX:
                 self._slices.popitem(last=False)
@@ -243,11 +243,25 @@ class _Slice:
 
     parts: tuple[_Part, ...]
     entities: cedarpy.Entities
+    constant: Matches | None = None
+    """What matches whatever the context, when no policy here has a condition."""
+
+    def ask(self, request: dict[str, Any]) -> Matches:
+        """Return what matches a call of this subject."""
+        return _together([part.ask(request, self.entities) for part in self.parts])
 
     @property
     def asks_origins(self) -> bool:
         """True when a policy here wants to know where arguments come from."""
         return any(part.asks_origins for part in self.parts)
+
+
+def _sliced(subject: Subject, policies: tuple[Policy, ...], entities: cedarpy.Entities) -> _Slice:
+    found = _Slice(_parts(policies), entities)
+    if any(policy.has_conditions for policy in policies):
+        return found
+    # The scopes alone decide, and all of them match: Cedar is asked once, its answer kept.
+    return replace(found, constant=found.ask(_request(subject, {"input": {}})))
 
 
 def _parts(policies: tuple[Policy, ...]) -> tuple[_Part, ...]:

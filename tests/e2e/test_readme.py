@@ -1,6 +1,8 @@
 """What the README tells a newcomer to write does what it says."""
 
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -34,3 +36,20 @@ def test_every_make_target_of_the_readme_exists() -> None:
 
     for target in re.findall(r"^    make (\w+)", README.read_text(), re.MULTILINE):
         assert f"\n{target}:" in makefile
+
+
+def test_every_proctor_command_of_the_readme_runs(tmp_path: Path) -> None:
+    shutil.copytree(README.with_name("rules"), tmp_path / "rules")
+    shutil.copytree(README.with_name("rules"), tmp_path / "rules-before")
+    commands = re.findall(r"^    (proctor .*?)(?:   .*)?$", README.read_text(), re.MULTILINE)
+
+    for command in commands:
+        done = subprocess.run(
+            [str(Path(sys.executable).with_name("proctor")), *shlex.split(command)[1:]],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, (command, done.stdout, done.stderr)
+    assert len(commands) == 6
