@@ -100,17 +100,21 @@ def subject_of(call: Call) -> Subject:
     )
 
 
-def args_of(call: Call) -> dict[str, Any]:
+def given_to(call: Call) -> Any:
     """Return the arguments of a call with their numbers exact (`values.parse`).
-
-    Arguments that are not an object are `{"value": ...}`; a rule that names an argument then
-    fails to evaluate, and denies.
 
     Raises:
         values.ValueRefused: the arguments cannot be judged.
     """
-    args = values.parse(call.args_json, f"the arguments of {call.target}")
-    return args if isinstance(args, dict) else {"value": args}
+    return values.parse(call.args_json, f"the arguments of {call.target}")
+
+
+def as_record(given: Any) -> dict[str, Any]:
+    """Return arguments as rules see them: what is not an object is `{"value": ...}`.
+
+    A rule that names an argument then fails to evaluate, and denies.
+    """
+    return given if isinstance(given, dict) else {"value": given}
 
 
 def context_of(call: Call, args: dict[str, Any], facts: Iterable[str]) -> dict[str, Any]:

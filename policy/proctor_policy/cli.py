@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 
-from proctor_policy import cases, compare, explain, fmt, junit
+from proctor_policy import cases, compare, explain, fmt, junit, rebuno
 from proctor_policy.call import Call, Session
 from proctor_policy.cases import CasesInvalid
 from proctor_policy.lexer import Unreadable
@@ -138,6 +138,27 @@ def show_schema(
             _out.print(str(note), markup=False)
         return
     _out.print(schema_of(rules), markup=False)
+
+
+@policy_app.command("import")
+def import_bundle(
+    bundle: Annotated[Path, typer.Argument(help="A Rebuno policy bundle, YAML.")],
+    folder: Annotated[Path, typer.Argument(help="Where the rules go; a new folder.")],
+    agent: Annotated[str | None, typer.Option(help="The agent that the bundle is for.")] = None,
+) -> None:
+    """Turn a Rebuno policy bundle into Cedar rules with the same verdicts."""
+    if folder.exists() and any(folder.iterdir()):
+        _fail((Problem(str(folder), None, "there is something already", "name a new folder"),))
+    try:
+        files = rebuno.imported(bundle.read_text(encoding="utf-8"), agent=agent)
+    except rebuno.BundleInvalid as invalid:
+        _fail(tuple(Problem(str(bundle), None, each) for each in invalid.problems))
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        laid_out = fmt.formatted(text) if name.endswith(".cedar") else text
+        (folder / name).write_text(laid_out, encoding="utf-8")
+        _out.print(f"wrote  {folder / name}")
+    _loaded(folder)
 
 
 @policy_app.command("fmt")

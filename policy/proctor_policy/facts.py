@@ -15,26 +15,34 @@ Each fact looks for one thing, and its key says how doubt is settled:
     matches_all, host_in, path_under, email_domain_in, sql_only
         vouch: the fact holds when there is a value, and every value has it beyond doubt
 
+    text_equals, text_contains, text_one_of, text_matches, target_glob, target_matches
+        exact: about the text of one value (JSON, when it is not a text) or of the call's target;
+        no doubt is settled, so a rule must say what becomes of every other value
+
 So a forbid that asks for a warning, and a permit that asks for a voucher, both stay shut in doubt.
-An argument that is not there has no facts.
+An argument that is not there has no facts. `numbers = "float"` beside a `text_...` writes numbers
+as Go does that has read them as floats.
 """
 
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import re2
 
-from proctor_policy import inspect_value
+from proctor_policy import inspect_value, texts
 from proctor_policy.origins import is_origin
 from proctor_policy.problem import Problem
 
-_COMMON: Final = frozenset({"tools", "argument", "label"})
+_COMMON: Final = frozenset({"tools", "argument", "label", "numbers"})
 
 Look = Callable[[str], bool | None]
 """Whether a text has what is looked for; None: it cannot be understood."""
+
+Mode = Literal["warns", "vouches", "exact", "target"]
+"""How a fact settles doubt; `target`: it is exact, and about the target of the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +54,23 @@ class Fact:
     """The targets it is about; None: all."""
     argument: tuple[str, ...]
     look: Look
-    vouches: bool
+    mode: Mode
     label: str | None
+    text_of: Callable[[Any], str]
+    """The text of a value, for exact facts."""
 
-    def holds(self, args: Any) -> bool:
-        """True when the arguments of a call have this fact."""
+    def holds(self, target: str, args: Any) -> bool:
+        """True when a call has this fact."""
+        if self.mode == "target":
+            return self.look(target) is True
+        if self.mode == "exact":
+            found, value = _exact_value(args, self.argument)
+            return found and self.look(self.text_of(value)) is True
         seen = [
             self.look(value) if type(value) is str else None
             for value in _values(args, self.argument)
         ]
-        if self.vouches:
+        if self.mode == "vouches":
             return bool(seen) and all(each is True for each in seen)
         return any(each is not False for each in seen)
 
@@ -71,7 +86,7 @@ class FactSet:
         return tuple(
             fact
             for fact in self.facts
-            if (fact.tools is None or target in fact.tools) and fact.holds(args)
+            if (fact.tools is None or target in fact.tools) and fact.holds(target, args)
         )
 
 
@@ -111,23 +126,26 @@ def _fact(name: str, table: Any) -> Fact:
             raise FactInvalid(f"unknown key {key!r}", hint)
     if len(looks) != 1:
         raise FactInvalid("it must look for exactly one thing", f"one of: {', '.join(_LOOKS)}")
-    argument = table.get("argument")
+    make, mode = _LOOKS[looks[0]]
+    argument = table.get("argument", "the target" if mode == "target" else None)
     if not isinstance(argument, str) or not all(argument.split(".")):
         raise FactInvalid("argument must name one, as 'to' or 'mail.to'")
+    if table.get("numbers", "json") not in _TEXTS or ("numbers" in table and mode != "exact"):
+        raise FactInvalid("numbers must be 'json' or 'float', beside a text_...")
     tools = table.get("tools")
     label = table.get("label")
     if label is not None and (not isinstance(label, str) or not label):
         raise FactInvalid(f"label must be a word, not {label!r}")
     if label is not None and is_origin(label):
         raise FactInvalid(f"the label {label!r} is an origin of its own", "choose another one")
-    make, vouches = _LOOKS[looks[0]]
     return Fact(
         name=name,
         tools=None if tools is None else frozenset(_texts("tools", tools)),
         argument=tuple(argument.split(".")),
         look=make(table[looks[0]]),
-        vouches=vouches,
+        mode=mode,
         label=label,
+        text_of=_TEXTS[table.get("numbers", "json")],
     )
 
 
@@ -143,6 +161,19 @@ def _values(value: Any, path: Sequence[str]) -> Iterator[Any]:
             yield from _values(value[path[0]], path[1:])
     elif value is not None:
         yield None  # something stands where an object is expected: that is doubt
+
+
+def _exact_value(args: Any, path: Sequence[str]) -> tuple[bool, Any]:
+    """Return whether a value stands at a path, and the value: the key as written comes first."""
+    key = ".".join(path)
+    if isinstance(args, dict) and key in args:
+        return True, args[key]
+    value = args
+    for part in path:
+        if not isinstance(value, dict) or part not in value:
+            return False, None
+        value = value[part]
+    return True, value
 
 
 def _texts(key: str, value: Any) -> list[str]:
@@ -230,19 +261,50 @@ def _in_domains(host: str, names: frozenset[str]) -> bool:
     return any("*." + ".".join(parts[start:]) in names for start in range(1, len(parts)))
 
 
-_LOOKS: Final[Mapping[str, tuple[Callable[[Any], Look], bool]]] = {
-    "matches": (lambda value: _pattern(value, whole=False), False),
-    "matches_all": (lambda value: _pattern(value, whole=True), True),
-    "host_in": (lambda value: _hosts(value, inside=True), True),
-    "host_not_in": (lambda value: _hosts(value, inside=False), False),
-    "path_under": (lambda value: _paths(value, inside=True), True),
-    "path_not_under": (lambda value: _paths(value, inside=False), False),
-    "email_domain_in": (lambda value: _mail(value, inside=True), True),
-    "email_domain_not_in": (lambda value: _mail(value, inside=False), False),
-    "sql_only": (lambda value: _sql(value, inside=True), True),
-    "sql_other_than": (lambda value: _sql(value, inside=False), False),
+def _text(value: Any, compare: Callable[[str, str], bool]) -> Look:
+    if not isinstance(value, str):
+        raise FactInvalid(f"expected a text, not {value!r}")
+    return lambda text: compare(text, value)
+
+
+def _one_of(value: Any) -> Look:
+    wanted = frozenset(_texts("text_one_of", value))
+    return lambda text: text in wanted
+
+
+def _glob(value: Any) -> Look:
+    if not isinstance(value, str):
+        raise FactInvalid(f"expected a glob, not {value!r}")
+    try:
+        return _pattern(texts.glob_pattern(value), whole=True)
+    except ValueError as error:
+        raise FactInvalid(str(error)) from None
+
+
+_TEXTS: Final[Mapping[str, Callable[[Any], str]]] = {
+    "json": texts.json_text,
+    "float": texts.float_text,
 }
-"""Key -> what makes the look, and whether it vouches."""
+
+_LOOKS: Final[Mapping[str, tuple[Callable[[Any], Look], Mode]]] = {
+    "matches": (lambda value: _pattern(value, whole=False), "warns"),
+    "matches_all": (lambda value: _pattern(value, whole=True), "vouches"),
+    "host_in": (lambda value: _hosts(value, inside=True), "vouches"),
+    "host_not_in": (lambda value: _hosts(value, inside=False), "warns"),
+    "path_under": (lambda value: _paths(value, inside=True), "vouches"),
+    "path_not_under": (lambda value: _paths(value, inside=False), "warns"),
+    "email_domain_in": (lambda value: _mail(value, inside=True), "vouches"),
+    "email_domain_not_in": (lambda value: _mail(value, inside=False), "warns"),
+    "sql_only": (lambda value: _sql(value, inside=True), "vouches"),
+    "sql_other_than": (lambda value: _sql(value, inside=False), "warns"),
+    "text_equals": (lambda value: _text(value, str.__eq__), "exact"),
+    "text_contains": (lambda value: _text(value, str.__contains__), "exact"),
+    "text_one_of": (_one_of, "exact"),
+    "text_matches": (lambda value: _pattern(value, whole=False), "exact"),
+    "target_glob": (_glob, "target"),
+    "target_matches": (lambda value: _pattern(value, whole=True), "target"),
+}
+"""Key -> what makes the look, and how it settles doubt."""
 
 
 def _line_of_table(text: str, name: str) -> int | None:

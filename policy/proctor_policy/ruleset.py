@@ -11,7 +11,15 @@ from typing import Any, Final
 import cedarpy
 
 from proctor_policy import entities as entities_
-from proctor_policy.call import Call, CallRefused, Subject, args_of, context_of, subject_of
+from proctor_policy.call import (
+    Call,
+    CallRefused,
+    Subject,
+    as_record,
+    context_of,
+    given_to,
+    subject_of,
+)
 from proctor_policy.entities import Entities
 from proctor_policy.facts import FactSet
 from proctor_policy.lexer import split
@@ -121,10 +129,11 @@ class RuleSet:
 
     def _asked(self, call: Call) -> "_Asked":
         subject = subject_of(call)
-        args = args_of(call)
+        given = given_to(call)
+        args = as_record(given)
         if call.kind == "tool_call" and call.target in self.tools.inputs:
             args = coerced(args, self.tools.inputs[call.target])
-        facts = self._facts.of(call.target, args)
+        facts = self._facts.of(call.target, given)
         context = context_of(call, args, [fact.name for fact in facts])
         labels = {fact.label for fact in facts if fact.label is not None}
         if subject.resource[0] == "Tool":

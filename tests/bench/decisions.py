@@ -8,7 +8,7 @@ from pathlib import Path
 import cedarpy
 from tests.bench.timing import MICROS, Figure, measured, repeated
 
-from proctor_policy.call import Call, Session, args_of, context_of, subject_of
+from proctor_policy.call import Call, Session, as_record, context_of, given_to, subject_of
 from proctor_policy.load import load
 from proctor_policy.origins import OriginIndex
 from proctor_policy.ruleset import RuleSet
@@ -80,7 +80,7 @@ def figures() -> list[Figure]:
         "principal": {"type": subject.principal[0], "id": subject.principal[1]},
         "action": {"type": subject.action[0], "id": subject.action[1]},
         "resource": {"type": subject.resource[0], "id": subject.resource[1]},
-        "context": json.loads(json.dumps(context_of(CALL, args_of(CALL), ()))),
+        "context": json.loads(json.dumps(context_of(CALL, as_record(given_to(CALL)), ()))),
     }
     found.append(
         repeated(

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.policy.conftest import a_call
 
-from proctor_policy.call import args_of, context_of, subject_of
+from proctor_policy.call import as_record, context_of, given_to, subject_of
 from proctor_policy.ruleset import RuleSet
 
 NAMES = ["a", "b", "c"]
@@ -88,7 +88,7 @@ def test_a_slice_and_the_whole_set_agree(
             "principal": {"type": subject.principal[0], "id": subject.principal[1]},
             "action": {"type": subject.action[0], "id": subject.action[1]},
             "resource": {"type": subject.resource[0], "id": subject.resource[1]},
-            "context": context_of(call, args_of(call), ()),
+            "context": context_of(call, as_record(given_to(call)), ()),
         },
         "\n".join(
             [*texts, '@id("local") permit (principal, action == Action::"local", resource);']
