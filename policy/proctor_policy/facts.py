@@ -22,8 +22,13 @@ Each fact looks for one thing, and its key says how doubt is settled:
 So a forbid that asks for a warning, and a permit that asks for a voucher, both stay shut in doubt.
 An argument that is not there has no facts. `numbers = "float"` beside a `text_...` writes numbers
 as Go does that has read them as floats.
+
+`matches` also looks at a text as it is read: without invisible characters, and full-width letters
+plain. What looks alike in other scripts it does not know, so a list of what is allowed holds better
+than a pattern of what is not.
 """
 
+import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -132,6 +137,11 @@ def _fact(name: str, table: Any) -> Fact:
         raise FactInvalid("argument must name one, as 'to' or 'mail.to'")
     if table.get("numbers", "json") not in _TEXTS or ("numbers" in table and mode != "exact"):
         raise FactInvalid("numbers must be 'json' or 'float', beside a text_...")
+    if mode in ("warns", "vouches") and set(argument) & set("[]*"):
+        raise FactInvalid(
+            f"argument {argument!r}: a list stands for each of its elements",
+            "leave the brackets out",
+        )
     tools = table.get("tools")
     label = table.get("label")
     if label is not None and (not isinstance(label, str) or not label):
@@ -151,16 +161,18 @@ def _fact(name: str, table: Any) -> Fact:
 
 def _values(value: Any, path: Sequence[str]) -> Iterator[Any]:
     """Yield what stands at a path, each element of a list by itself."""
-    if isinstance(value, list):
-        for item in value:
-            yield from _values(item, path)
-    elif not path:
-        yield value
-    elif isinstance(value, dict):
-        if value.get(path[0]) is not None:
-            yield from _values(value[path[0]], path[1:])
-    elif value is not None:
-        yield None  # something stands where an object is expected: that is doubt
+    waiting = [(value, 0)]
+    while waiting:
+        value, at = waiting.pop()
+        if isinstance(value, list):
+            waiting.extend((item, at) for item in value)
+        elif at == len(path):
+            yield value
+        elif isinstance(value, dict):
+            if value.get(path[at]) is not None:
+                waiting.append((value[path[at]], at + 1))
+        elif value is not None:
+            yield None  # something stands where an object is expected: that is doubt
 
 
 def _exact_value(args: Any, path: Sequence[str]) -> tuple[bool, Any]:
@@ -205,6 +217,19 @@ def _pattern(value: Any, *, whole: bool) -> Look:
     return look
 
 
+def _as_seen(look: Look) -> Look:
+    """Return a look that also takes a text as a reader sees it."""
+
+    def sees(text: str) -> bool | None:
+        found = look(text)
+        if found is not False:
+            return found
+        seen = inspect_value.as_seen(text)
+        return None if seen is None else look(seen)
+
+    return sees
+
+
 def _hosts(value: Any, *, inside: bool) -> Look:
     names = _domains("hosts", value)
     return _member(inspect_value.url_host, lambda host: _in_domains(host, names), inside=inside)
@@ -221,14 +246,20 @@ def _paths(value: Any, *, inside: bool) -> Look:
     folders = []
     for folder in _texts("paths", value):
         plain = inspect_value.normal_path(folder)
-        if plain is None:
-            raise FactInvalid(f"{folder!r} is not a plain path")
+        if plain is None or _is_up(plain):
+            raise FactInvalid(f"{folder!r} is not a plain path", "as /srv/data, notes, or .")
         folders.append(plain.rstrip("/"))
 
     def under(path: str) -> bool:
+        if "." in folders and not path.startswith("/") and not _is_up(path):
+            return True
         return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
 
     return _member(inspect_value.normal_path, under, inside=inside)
+
+
+def _is_up(path: str) -> bool:
+    return path == ".." or path.startswith("../")
 
 
 def _sql(value: Any, *, inside: bool) -> Look:
@@ -287,7 +318,7 @@ _TEXTS: Final[Mapping[str, Callable[[Any], str]]] = {
 }
 
 _LOOKS: Final[Mapping[str, tuple[Callable[[Any], Look], Mode]]] = {
-    "matches": (lambda value: _pattern(value, whole=False), "warns"),
+    "matches": (lambda value: _as_seen(_pattern(value, whole=False)), "warns"),
     "matches_all": (lambda value: _pattern(value, whole=True), "vouches"),
     "host_in": (lambda value: _hosts(value, inside=True), "vouches"),
     "host_not_in": (lambda value: _hosts(value, inside=False), "warns"),
@@ -308,8 +339,9 @@ _LOOKS: Final[Mapping[str, tuple[Callable[[Any], Look], Mode]]] = {
 
 
 def _line_of_table(text: str, name: str) -> int | None:
+    begins = re.compile(rf"""\s*\[?\s*(["']?){re.escape(name)}\1\s*[].=]""")
     for number, line in enumerate(text.splitlines(), 1):
-        if line.strip().startswith("[") and name in line:
+        if begins.match(line):
             return number
     return None
 

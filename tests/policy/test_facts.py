@@ -1,11 +1,13 @@
 """Facts, and the evasions that they must not fall for."""
 
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.policy.conftest import Write, a_call
 
@@ -37,6 +39,7 @@ TRUSTED_URLS = [
     "http://example.com./",
     "wss://a.b.example.org/x@y",
     "HTTPS://example.com/%2e%2e/",
+    "https://example.com/?to=ada@example.com",
 ]
 DOUBTFUL_URLS = [
     "https://evil.test",
@@ -64,6 +67,14 @@ DOUBTFUL_URLS = [
     "https://0x7f.1/",
     "https://2130706433/",
     "https://127.1",
+    "https://0177.0.0.1",
+    "https://0xexample.com",
+    "https://example.com?@evil.test/",
+    "https://example.com#@evil.test/",
+    "https://example.com..",
+    "https://example.com:",
+    "https://\u212aexample.com",
+    "https://evil.test\thttps://example.com",
     " https://example.com",
     "https://example.com ",
     "",
@@ -88,7 +99,17 @@ OUTSIDE_PATHS = 'path_not_under = ["/srv/data", "notes"]'
 
 @pytest.mark.parametrize(
     "path",
-    ["/srv/data", "/srv/data/a", "/srv//data/./a/../b", "///srv/data/x", "notes/a", "./notes/a"],
+    [
+        "/srv/data",
+        "/srv/data/a",
+        "/srv//data/./a/../b",
+        "///srv/data/x",
+        "/srv/data/.env",
+        "/srv/data/a b.txt",
+        "/srv/data/été",
+        "notes/a",
+        "./notes/a",
+    ],
 )
 def test_a_path_under_a_folder_is_vouched_for(path: str) -> None:
     assert holds(INSIDE_PATHS, path)
@@ -108,6 +129,15 @@ def test_a_path_under_a_folder_is_vouched_for(path: str) -> None:
         "~/srv/data",
         "$HOME/x",
         "/srv/data/\0",
+        "/srv/data/{x,../../etc/passwd}",
+        "/srv/data/`id`",
+        "/srv/data/.. /.. /etc/passwd",
+        "/srv/data/.../x",
+        " /srv/data/x",
+        "/srv/data/x ",
+        "//srv/data/x",
+        "file:///srv/data/x",
+        "C:/srv/data",
         "/srv/data/\u202e",
         "/srv/data/．．/x",  # noqa: RUF001  # fullwidth dots
         "",
@@ -149,6 +179,11 @@ def test_mail_to_a_named_domain_is_vouched_for(mail: str) -> None:
         "ada",
         "ada@[127.0.0.1]",
         "ada@example.com\nbcc: eve@evil.test",
+        "ada@example.com\u200b",
+        "ada@example.com,",
+        "ada @example.com",
+        "mailto:ada@example.com",
+        "ada@example.com@",
         "ada@exаmple.com",  # noqa: RUF001  # a Cyrillic a
     ],
     ids=ascii,
@@ -156,6 +191,20 @@ def test_mail_to_a_named_domain_is_vouched_for(mail: str) -> None:
 def test_any_other_mail_is_warned_of(mail: str) -> None:
     assert not holds(INSIDE_MAIL, mail)
     assert holds(OUTSIDE_MAIL, mail)
+
+
+def test_a_domain_is_not_spelt_with_what_lower_case_makes_plain() -> None:
+    inside = 'email_domain_in = ["book.com"]'
+
+    assert holds(inside, "ada@BOOK.com")
+    assert not holds(inside, "ada@boo\u212a.com")  # the Kelvin sign: its lower case is k
+
+
+def test_the_working_folder_is_a_folder_and_what_is_above_is_none() -> None:
+    inside = 'path_under = ["."]'
+
+    assert holds(inside, ["a", "./a/b", "a/../b", "."])
+    assert not any(holds(inside, path) for path in ("..", "../a", "a/../../b", "/a"))
 
 
 READS = 'sql_only = ["select"]'
@@ -172,6 +221,8 @@ WRITES = 'sql_other_than = ["select"]'
         "WITH a AS (SELECT 1) SELECT * FROM a",
         "select 'it''s; drop' from t",
         "select a - -1 from t",
+        "select [a b], `c` from [dbo].[t] -- end\r\n",
+        "select a[1], b::text, c / 2 from t where d ->> 'e' like '%f%'",
     ],
 )
 def test_sql_that_only_reads_is_vouched_for(sql: str) -> None:
@@ -204,6 +255,32 @@ def test_sql_that_only_reads_is_vouched_for(sql: str) -> None:
         "select q'[']'; delete from t; --'",
         "select E'\\''; delete from t --'",
         "select 'never closed",
+        "select 1 -- x\r; delete from t",
+        "select 1 -- x\r ' \n; delete from t --'",
+        "select 1 --\x0b' \n; delete from t --'",
+        "/*M! delete from t */ select 1",
+        "/*m!50000 delete from t */ select 1",
+        "select [ '] ; delete from t --']",
+        "select [a -- ]\n; delete from t",
+        "select [a /*] ; delete from t --*/",
+        "select ''' ' ''' ; delete from t --'",
+        'select """ " """ ; delete from t --"',
+        "select 1 /*/ /*/; delete from t */",
+        "select 1 /* /* */; delete from t /* */ */",
+        "select 1 */ ; delete from t",
+        "select x1'a'",
+        "select 1 // ' \n ; delete from t --'",
+        "select 1 {' } ; delete from t --'",
+        "[dbo].[wipe]",
+        "select 1 delete from t",
+        "select 1 backup database d to disk = 'x'",
+        "select 1 dbcc shrinkdatabase(d)",
+        "explain (analyze) delete from t",
+        "select 1;\n@evil",
+        "select 1;\n.shell rm",
+        "select 1;\n!rm",
+        "select \0; delete from t",
+        "select 'M\u00fcller'",
         "call wipe()",
         "pragma writable_schema = 1",
         "attach 'x' as y",
@@ -220,6 +297,58 @@ def test_sql_that_may_do_more_is_warned_of(sql: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("sql", "verbs"),
+    [
+        ("insert into t values (1)", {"insert"}),
+        ("UPDATE t SET a = 1; select 1", {"update", "select"}),
+        ("replace into t values (1)", {"replace"}),
+        ("insert into t values (1) on conflict do update set a = 1", {"insert", "do", "update"}),
+        ("insert into t select * into outfile 'x' from u", {"insert", "into"}),
+        ("insert into t select 1 set a = 1", {"insert", "set"}),
+        ("table t", {"select"}),
+        ("show tables", {"show"}),
+    ],
+)
+def test_the_verbs_of_sql_are_what_its_author_would_list(sql: str, verbs: set[str]) -> None:
+    assert inspect_value.sql_verbs(sql) == verbs
+
+
+# fmt: off
+SQL_PARTS = st.lists(st.sampled_from([
+    "'", '"', "`", "[", "]", "(", ")", ";", "-- ", "--", "/*", "*/", "/*!", "''", '""', ",", "a",
+    "1", " ", "\n", "\r", "\t", "\x0b", "\0", "\\", "#", "/", "-", "*", "$$", "E'", "x'", "{", "é",
+]), max_size=4).map("".join)
+# fmt: on
+CHANGING = {
+    sqlite3.SQLITE_DELETE,
+    sqlite3.SQLITE_DROP_TABLE,
+    sqlite3.SQLITE_UPDATE,
+    sqlite3.SQLITE_INSERT,
+}
+
+
+@settings(max_examples=200)
+@given(SQL_PARTS, SQL_PARTS, SQL_PARTS)
+def test_what_is_said_to_read_changes_nothing_in_a_database(a: str, b: str, c: str) -> None:
+    sql = f"select 1 {a} {b}; delete from t {c}"
+    if inspect_value.sql_verbs(sql) != {"select"}:
+        return
+    changed = []
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("create table t (a)")
+
+        def watch(action: int, *_: str | None) -> int:
+            changed.extend([action] if action in CHANGING else [])
+            return sqlite3.SQLITE_OK
+
+        connection.set_authorizer(watch)
+        with suppress(sqlite3.Error, ValueError):
+            connection.executescript(sql)
+
+    assert changed == []
+
+
+@pytest.mark.parametrize(
     ("value", "warned", "vouched"),
     [
         ("https://example.com", False, True),
@@ -232,6 +361,9 @@ def test_sql_that_may_do_more_is_warned_of(sql: str) -> None:
         ({"url": "https://example.com"}, True, False),
         (["https://example.com", 5], True, False),
         (True, True, False),
+        ([None, "https://example.com"], True, False),
+        ("https://example.com,https://evil.test", True, False),
+        ({}, True, False),
     ],
     ids=repr,
 )
@@ -259,6 +391,24 @@ def test_patterns_search_or_cover_the_whole_text() -> None:
     assert not holds('matches_all = "[a-z]+"', ["abc", "d3f"])
     assert not holds('matches_all = "[a-z]+"', "abc\n")
     assert holds('matches = "x"', "\ud800")
+    assert not holds('matches_all = ".*"', "\ud800")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["pass\u200bword", "\uff50assword", "PASS\u00adWORD", "pass\ufe0fword", "\u202epassword"],
+    ids=ascii,
+)
+def test_a_pattern_finds_what_a_reader_would_see(text: str) -> None:
+    assert holds('matches = "(?i)password"', text)
+
+
+def test_a_text_too_long_to_be_read_like_a_reader_is_doubt() -> None:
+    long = "é" * inspect_value.TEXT_CHARACTERS_MAX
+
+    assert not holds('matches = "x"', long)
+    assert holds('matches = "x"', long + "é")
+    assert not holds('matches = "x"', "e" * (inspect_value.TEXT_CHARACTERS_MAX + 1))
 
 
 def test_a_pattern_takes_linear_time() -> None:
@@ -269,6 +419,41 @@ def test_a_pattern_takes_linear_time() -> None:
     assert time.perf_counter() - began < 1  # with backtracking: longer than anybody waits
 
 
+@pytest.mark.parametrize("deep", ["[" * 900 + "]" * 900, '{"a":' * 900 + "1" + "}" * 900])
+def test_no_depth_of_an_argument_raises(write: Write, deep: str) -> None:
+    rules = load(
+        write(
+            '@id("all") permit (principal, action, resource);',
+            **{"facts.toml": '[f]\nargument = "x.a.a"\nmatches = "a"\n'},
+        )
+    )
+
+    assert rules.decide(a_call("t", f'{{"x":{deep}}}')).decision == "deny"
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8) | st.just("https://a.b"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("xyz"), inner),
+    max_leaves=8,
+)
+IN_OR_OUT = """
+[in]
+argument = "x.y"
+host_in = ["a.b"]
+[out]
+argument = "x.y"
+host_not_in = ["a.b"]
+"""
+
+
+@given(json_values)
+def test_a_value_is_vouched_for_or_warned_of_or_not_there(value: Any) -> None:
+    names = [fact.name for fact in fact_set(IN_OR_OUT).of("any", {"x": value})]
+
+    assert names in (["in"], ["out"], [])
+    assert bool(names) == bool(list(facts._values({"x": value}, ("x", "y"))))
+
+
 @given(st.text(max_size=40) | st.text(alphabet="'\"`;-/*! selctdropu\\$#\n", max_size=40))
 def test_no_text_does_worse_than_being_doubtful(text: str) -> None:
     for understand in (
@@ -276,8 +461,27 @@ def test_no_text_does_worse_than_being_doubtful(text: str) -> None:
         inspect_value.email_domain,
         inspect_value.normal_path,
         inspect_value.sql_verbs,
+        inspect_value.as_seen,
     ):
         understand(text)
+
+
+@pytest.mark.parametrize(
+    "part", ["''", "'", "/*", "-- ", "(", "a.", "%2", "../", "@", "[", "\t", "'a'", "1", "[a]"]
+)
+def test_no_text_takes_long(part: str) -> None:
+    text = part * (inspect_value.TEXT_CHARACTERS_MAX // len(part))
+    began = time.perf_counter()
+    for understand in (
+        inspect_value.url_host,
+        inspect_value.email_domain,
+        inspect_value.normal_path,
+        inspect_value.sql_verbs,
+    ):
+        for begin in ("", "https://", "a@", "/", "select "):
+            understand((begin + text)[: inspect_value.TEXT_CHARACTERS_MAX])
+
+    assert time.perf_counter() - began < 5  # twenty texts, each a few milliseconds
 
 
 def test_rules_see_facts_and_facts_leave_labels(write: Write) -> None:
@@ -316,6 +520,17 @@ def test_rules_see_facts_and_facts_leave_labels(write: Write) -> None:
             '[f]\nargument = "x"\nmatches = "a"\nhost_in = ["a.b"]', "exactly one", id="two"
         ),
         pytest.param('[f]\nmatches = "a"', "argument must name one", id="no argument"),
+        pytest.param(
+            '[f]\nargument = "to[]"\nmatches = "a"', "leave the brackets out", id="brackets"
+        ),
+        pytest.param(
+            '[f]\nargument = "x"\npath_under = ["../a"]', "not a plain path", id="path above"
+        ),
+        pytest.param(
+            '[ab]\nargument = "x"\nmatches = "a"\n[ "a" ]\nargument = 5',
+            "facts.toml:4: fact 'a'",
+            id="a name inside another",
+        ),
         pytest.param('[f]\nargument = "x"\nmatches = "(a"', "the pattern '(a'", id="pattern"),
         pytest.param(
             '[f]\nargument = "x"\nmatches = "(a)\\\\1"', "no back-references", id="back-reference"
