@@ -15,6 +15,8 @@ from proctor_policy.load import load
 from proctor_policy.origins import OriginIndex
 from proctor_policy.problem import RulesInvalid
 from proctor_policy.ruleset import RuleSet
+from proctor_policy.same_value import CHARACTERS_MIN, number
+from proctor_policy.values import parse
 
 NO: frozenset[str] = frozenset()
 
@@ -28,7 +30,7 @@ def index(input: Any = None, *results: tuple[str, Any, set[str]]) -> OriginIndex
 
 
 def of(made: OriginIndex, value: Any) -> list[str]:
-    return made.of({"x": value})["x"]
+    return made.of(parse(json.dumps({"x": value}), "the arguments"))["x"]
 
 
 @pytest.mark.parametrize(
@@ -56,6 +58,51 @@ def of(made: OriginIndex, value: Any) -> list[str]:
         pytest.param("", "", False, id="empty"),
         pytest.param("true", True, False, id="boolean"),
         pytest.param({"key-only": 1}, "key-only", False, id="a key"),
+        pytest.param("pay 1200.00 now", 1200, True, id="number with places"),
+        pytest.param("pay $1,200.50, please", 1200.5, True, id="number with commas"),
+        pytest.param("pay +1200", "1200", True, id="plus"),
+        pytest.param("pay 1200", 1.2e3, True, id="exponent"),
+        pytest.param({"amount": 1.2e3}, 1200, True, id="exponent in the input"),
+        pytest.param("pay 1200", "12e2", False, id="a text with an exponent"),
+        pytest.param("pay 1,200", 200, False, id="after a comma"),
+        pytest.param("from 100-1200", 1200, False, id="end of a range"),
+        pytest.param("account 123456", "0123456", False, id="a zero before"),
+        pytest.param("account 0123456", 123456, False, id="a zero before, in the input"),
+        pytest.param("account 0123456", "0123456", True, id="zero before both"),
+        pytest.param("at 10:300", 300, False, id="after a colon"),
+        pytest.param("on 2024/05/01", 2024, False, id="part of a date"),
+        pytest.param("on 2024-05-01", "2024-05-01", True, id="date"),
+        pytest.param("pay DE8937040044 now", "DE89 3704 0044", True, id="spaces in the call"),
+        pytest.param("pay bob@shop.example.uk", "bob@shop.example", False, id="start of a domain"),
+        pytest.param("pay ann.bob@example.uk", "bob@example.uk", False, id="end of a mailbox"),
+        pytest.param("bob@example.com", "example.com", False, id="domain of an address"),
+        pytest.param("pay ACC-1111", "1111", False, id="a part of a reference"),
+        pytest.param("pay ACC_1111", "ACC", False, id="a part before a line"),
+        pytest.param("tell bob-the-builder", "bob", False, id="a part of a name"),
+        pytest.param("delete /home/ada/tmp", "/home/ada", False, id="folder above"),
+        pytest.param("delete /home/ada/tmp", "/home/", False, id="folder above, with slash"),
+        pytest.param("delete /home/ada/tmp", "home/ada/tmp", False, id="path without root"),
+        pytest.param("delete ./home/ada", "/home/ada", False, id="path from the root"),
+        pytest.param("delete ~/home/ada", "/home/ada", False, id="path from home"),
+        pytest.param("delete .env", "env", False, id="hidden file"),
+        pytest.param("delete (/home/ada)", "/home/ada", True, id="path in brackets"),
+        pytest.param("delete home/ada.", "home/ada", True, id="path at the end of a sentence"),
+        pytest.param("delete /home/ada/tmp/", "/home/ada/tmp", True, id="path without last slash"),
+        pytest.param("see https://example.com/a", "https://example.com", False, id="root of a url"),
+        pytest.param("see https://example.com:8080", "https://example.com", False, id="port"),
+        pytest.param("see https://example.com/a", "example.com", True, id="host of a url"),
+        pytest.param("ada\u0301x and ada", "ada", True, id="first in another word"),
+        pytest.param("x\u0308\u0308ada\u0338", "ada", False, id="with a mark"),
+        pytest.param("ada\u200bx", "ada", False, id="an invisible border"),
+        pytest.param("ada's account", "Ada", True, id="genitive"),
+        pytest.param('"ada", (bob)', "bob", True, id="quotes"),
+        pytest.param("call #general", "#general", True, id="channel"),
+        pytest.param("mail x@strasse.test", "x@stra\u00dfe.test", False, id="another domain"),
+        pytest.param("mail x@stra\u00dfe.test", "x@strasse.test", False, id="the other domain"),
+        pytest.param("pay adax", "\uff41dax", False, id="look-alike letters in the call"),
+        pytest.param("pay kim", "\u212aim", False, id="kelvin in the call"),
+        pytest.param("é" * 3, "e\u0301" * 3, True, id="composed or not"),
+        pytest.param("!!! ???", "!!!", False, id="no word"),
         pytest.param("ｐａｙ ａｄａｘ", "adax", True, id="fullwidth"),  # noqa: RUF001
     ],
 )
@@ -86,6 +133,12 @@ def test_a_value_has_the_labels_of_every_tool_whose_result_has_it() -> None:
         ({"a": "ACC-1111", "b": None}, ["input"]),
         ({"a": ["ACC-1111", {"b": "EVIL"}]}, []),
         (["ACC-1111", True], []),
+        ([["ACC-1111"], ["ACC-1111", []]], ["input"]),
+        ({"account_id2": "ACC-1111"}, ["input"]),
+        ({"eve@evil.test": "ACC-1111"}, []),
+        ({"ACC-6666": "ACC-1111"}, []),
+        ({"": "ACC-1111"}, []),
+        ({"ACC-1111": "ACC-1111"}, ["input"]),
         ({}, []),
     ],
     ids=repr,
@@ -94,6 +147,52 @@ def test_a_list_or_record_comes_from_where_all_of_it_comes_from(
     value: Any, expected: list[str]
 ) -> None:
     assert of(index("pay ACC-1111"), value) == expected
+
+
+@pytest.mark.parametrize(
+    ("args", "result", "value"),
+    [
+        ({"q": "eve@evil.test"}, {"query": "eve@evil.test", "hits": []}, "eve@evil.test"),
+        ({"q": "eve@evil.test"}, "nobody is called eve@evil.test.", "eve@evil.test"),
+        ({"q": "EVE@evil.test "}, {"query": "eve@evil.test"}, "eve@evil.test"),
+        ({"q": ["a", {"b": "pay eve@evil.test"}]}, "eve@evil.test?", "eve@evil.test"),
+        ({"eve@evil.test": 1}, "eve@evil.test", "eve@evil.test"),
+        ({"q": "evil.test"}, {"link": "https://evil.test/"}, "https://evil.test/"),
+        ({"q": "evil.test/a"}, "see https://evil.test/a", "https://evil.test/a"),
+        ({"q": "DE66 6666 6666"}, "no DE6666666666", "DE6666666666"),
+        ({"n": 666666}, {"n": "666,666.00"}, 666666),
+        ({"n": "about 666666"}, [666666], "666666"),
+    ],
+)
+def test_what_a_call_put_in_does_not_come_out_of_it(args: Any, result: Any, value: Any) -> None:
+    made = index("find them")
+    kept = {"tool": "directory", "labels": frozenset({"trusted"})}
+    made.add_result(json.dumps(result), args=json.dumps(args), **kept)
+    before = of(made, value)
+    made.add_result(json.dumps(result), args='{"other":"thing"}', **kept)
+
+    assert before == []
+    assert of(made, value) == ["tool:directory", "trusted"]
+
+
+def test_what_a_call_found_comes_out_of_it() -> None:
+    made = index("find ada")
+    made.add_result(
+        json.dumps({"name": "Ada", "mail": "ada@example.com", "account": "ACC-1111"}),
+        tool="directory",
+        labels=frozenset({"trusted"}),
+        args='{"query":"ada"}',
+    )
+
+    assert of(made, "ACC-1111") == ["tool:directory", "trusted"]
+    assert of(made, "ada@example.com") == ["tool:directory", "trusted"]
+    assert of(made, "Ada") == ["input"]
+
+
+def test_a_label_that_is_no_label_vouches_for_nothing() -> None:
+    made = index("nothing", ("mail", "ACC-6666", {"input", "tool:contacts", "untrusted"}))
+
+    assert of(made, "ACC-6666") == ["tool:mail", "untrusted"]
 
 
 def test_an_argument_without_a_value_has_no_origins_at_all() -> None:
@@ -108,6 +207,37 @@ def test_what_had_to_forget_vouches_for_nothing() -> None:
 
     assert made.forgot
     assert of(made, "ACC-1111") == []
+
+
+@pytest.mark.parametrize(
+    ("result", "args"),
+    [
+        pytest.param("[" * 100_000 + "]" * 100_000, None, id="deep"),
+        pytest.param("{", None, id="not JSON"),
+        pytest.param('"' + "a b" * origins.TEXT_CHARACTERS_MAX + '"', None, id="long"),
+        pytest.param('"' + "\ufdfa" * (origins.TEXT_CHARACTERS_MAX // 8) + '"', None, id="grows"),
+        pytest.param('"x"', "[" * 100_000, id="arguments"),
+    ],
+)
+def test_what_cannot_be_read_is_forgotten_and_does_not_raise(result: str, args: str | None) -> None:
+    made = index("pay ACC-1111")
+    made.add_result(result, tool="t", labels=NO, args=args)
+    made.add_result('"ACC-1111"', tool="t", labels=NO)
+
+    assert made.forgot
+    assert of(made, "ACC-1111") == []
+
+
+def test_a_call_that_would_take_too_long_is_not_vouched_for() -> None:
+    hard = "acc-acc-" * (origins.TEXT_CHARACTERS_MAX // 9)
+    made = index("pay ACC-1111", ("mail", hard, {"untrusted"}))
+    args = {"a": "ACC-1111", "b": "acc", "c": "ACC-1111", "d": ["ACC-1111"] * 5_000}
+    began = time.perf_counter()
+    found = made.of(args)
+
+    assert found == {"a": ["input"], "b": [], "c": [], "d": []}
+    assert time.perf_counter() - began < 2  # bounded by `WORK_MAX`: a few hundredths
+    assert made.of({"c": "ACC-1111"}) == {"c": ["input"]}
 
 
 @pytest.mark.parametrize("label", ["input", "tool:contacts"])
@@ -173,37 +303,77 @@ def test_a_verdict_says_that_the_index_forgot(rules: Callable[..., RuleSet]) -> 
     assert "nothing is vouched for" in verdict.errors[-1]
 
 
-words = st.text(alphabet="abcdef 0123456789.,-@", min_size=3, max_size=12)
+values = st.text(alphabet="abcdef 0123456789.,-@/", min_size=3, max_size=12) | st.integers()
 
 
-@given(words, st.lists(words, max_size=4))
-def test_a_result_never_makes_a_value_look_like_input(value: str, results: list[str]) -> None:
-    made = index("nothing of it", *(("t", each, {"untrusted"}) for each in results))
+@given(values, st.lists(values, max_size=4), values)
+def test_a_result_never_makes_a_value_look_like_input(
+    value: Any, results: list[Any], asked: Any
+) -> None:
+    alone = of(index(asked), value)
+    made = index(asked, *(("t", each, {"untrusted"}) for each in results))
 
-    assert "input" not in of(made, value) or value.strip() in "nothing of it"
+    assert ("input" in of(made, value)) == ("input" in alone)
 
 
-@given(words)
-def test_a_value_is_found_where_it_was_put(value: str) -> None:
-    found = of(index({"x": value}), value)
+@given(values)
+def test_a_value_is_found_where_it_was_put(value: Any) -> None:
+    text = " ".join(str(value).split())
+    a_number = number(str(value).strip())
+    has_word = any(map(str.isalnum, text))
+    looked_for = len(text if a_number is None else a_number) >= CHARACTERS_MIN and has_word
 
-    assert found in ([], ["input"])
-    assert (found == []) == (origins._folded(value) is None)
+    assert of(index({"x": value}), value) == (["input"] if looked_for else [])
+    assert of(index(f"pay {value} now"), value) == (["input"] if looked_for else [])
+
+
+@given(values.map(str), st.sampled_from("abz019"))
+def test_a_part_of_a_value_is_not_the_value(value: str, more: str) -> None:
+    whole = f"{more}{value.strip()}{more}"
+
+    assert of(index(f"pay {whole} now"), value) == []
+
+
+@given(values, st.lists(values, max_size=3))
+def test_no_call_vouches_for_what_it_put_in(value: Any, more: list[Any]) -> None:
+    made = index("nothing")
+    made.add_result(json.dumps([value, more]), tool="t", labels=NO, args=json.dumps({"q": value}))
+    made.add_result(
+        json.dumps(f"no {value}"), tool="t", labels=NO, args=json.dumps({"q": [value, more]})
+    )
+
+    assert of(made, value) == []
+
+
+@given(st.lists(values, min_size=1, max_size=4), st.lists(values, max_size=4))
+def test_a_list_has_the_origins_that_all_its_elements_have(
+    asked: list[Any], read: list[Any]
+) -> None:
+    made = index(asked, ("t", read, {"untrusted"}))
+    each = [set(of(made, value)) for value in asked]
+
+    assert set(of(made, asked)) == set.intersection(*each)
 
 
 def test_a_thousand_results_are_looked_through_in_under_a_millisecond() -> None:
     made = OriginIndex()
     made.add_input(json.dumps("please pay ACC-0500"))
-    for number in range(1000):
-        text = f"Mail {number}: " + "some words of no account " * 20 + f"ACC-{number:04}"
-        made.add_result(json.dumps({"body": text, "n": number}), tool="mail", labels=NO)
+    for step in range(1000):
+        text = f"Mail {step}: " + "some words of no account " * 20 + f"ACC-{step:04}"
+        made.add_result(
+            json.dumps({"body": text, "n": step}),
+            tool="mail",
+            labels=NO,
+            args=json.dumps({"folder": "inbox", "number": step}),
+        )
     args = {"to": "ACC-0500", "from": "ACC-9999", "amount": 123456, "note": "thank you very much"}
     made.of(args)
 
-    began = time.perf_counter()
+    seconds = []
     for _ in range(20):
+        began = time.perf_counter()
         found = made.of(args)
-    micros = (time.perf_counter() - began) / 20 * 1e6
+        seconds.append(time.perf_counter() - began)
 
     assert found["to"] == ["input", "tool:mail"]
-    assert micros < 5_000, "a bound for a busy machine; the bench has the figure"
+    assert min(seconds) < 0.001
