@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any, Literal
 
 from filelock import FileLock, Timeout
 
@@ -31,10 +32,13 @@ from proctor_kernel.store.dialect import (
 )
 from proctor_kernel.store.log import Log, LostRace
 from proctor_policy.cases import failures
-from proctor_policy.load import load
+from proctor_policy.load import load, rebuild
 from proctor_policy.problem import Problem, RulesInvalid
 from proctor_policy.ruleset import RuleSet, deny_all
 from proctor_policy.watch import Watcher
+
+InvalidRules = Literal["deny", "last_good", "refuse"]
+"""What decides when the rules do not load at the start."""
 
 _logger = logging.getLogger(__name__)
 
@@ -189,22 +193,31 @@ async def open_kernel(
     rules: str,
     synchronous: Synchronous,
     reload_requires_tests: bool,
+    invalid_rules: InvalidRules,
+    published: Mapping[str, Any],
     deliver: Mapping[str, Callable[[InProcessKernel, Delivery], Awaitable[None]]],
 ) -> AsyncIterator[InProcessKernel]:
     """Open `database`, load `rules`, take up the runs under way, and close it all at the end.
 
-    `deliver` maps each agent's id to what runs one attempt of it. Rules that do not load are
-    logged with file and line, and every call is denied with them as the reason; they are
-    watched, and come into force once they load. `reload_requires_tests`: an edit comes into
-    force only when the tests beside the rules pass.
+    `deliver` maps each agent's id to what runs one attempt of it; `published` the tools of the
+    agents to the JSON Schemas of their arguments. Rules that do not load are logged with file and
+    line, and `invalid_rules` says what decides until they do. `reload_requires_tests`: an edit
+    comes into force only when the tests beside the rules pass.
 
     Raises:
+        RulesInvalid: the rules do not load, and `invalid_rules` is "refuse".
         StoreError: the database cannot be used, or another process has it open.
     """
     with _alone(database):
         store = SQLite(database, synchronous)
         try:
-            watcher = _watched(Path(rules), store, reload_requires_tests)
+            watcher = _watched(
+                Path(rules),
+                store,
+                load=lambda folder: load(folder, published),
+                invalid_rules=invalid_rules,
+                requires_tests=reload_requires_tests,
+            )
             kernel = InProcessKernel(database=store, rules=watcher, deliver=deliver)
             watching = asyncio.create_task(watcher.run(), name="watch rules")
             try:
@@ -240,7 +253,14 @@ def _alone(database: str) -> Iterator[None]:
         lock.release()
 
 
-def _watched(folder: Path, store: SQLite, requires_tests: bool) -> Watcher:
+def _watched(
+    folder: Path,
+    store: SQLite,
+    *,
+    load: Callable[[Path], RuleSet],
+    invalid_rules: InvalidRules,
+    requires_tests: bool,
+) -> Watcher:
     problems: tuple[Problem, ...] = ()
     try:
         start = load(folder)
@@ -248,7 +268,12 @@ def _watched(folder: Path, store: SQLite, requires_tests: bool) -> Watcher:
         problems = invalid.problems
         for problem in problems:
             _logger.error("%s", problem)
-        start = deny_all(f"the rules did not load: {problems[0]}")
+        if invalid_rules == "refuse":
+            raise
+        last_good = _last_good(store) if invalid_rules == "last_good" else None
+        start = last_good or deny_all(f"the rules did not load: {problems[0]}")
+    for warning in start.warnings:
+        _logger.warning("%s", warning)
     _keep(store, start)
     return Watcher(
         folder,
@@ -263,14 +288,21 @@ def _watched(folder: Path, store: SQLite, requires_tests: bool) -> Watcher:
 
 def _keep(store: SQLite, ruleset: RuleSet) -> None:
     """Store the rule set by its hash, so that what it decides can be explained later."""
-    if store.read(statements.RULESET_BY_HASH, hash=ruleset.hash):
-        return
     row = {
         "hash": ruleset.hash,
         "files": json.dumps(dict(ruleset.files)),
-        "first_used_at": world.now_micros(),
+        "in_force_at": world.now_micros(),
     }
-    store.write([Change(statements.RULESETS, [row], replace=False)])
+    store.write([Change(statements.RULESETS, [row], replace=True)])
+
+
+def _last_good(store: SQLite) -> RuleSet | None:
+    """Return the rules that were last in force on this database, or None when none were."""
+    for row in store.read(statements.RULESETS_BY_TIME):
+        files = json.loads(row["files"])
+        if files:  # without files it denied everything
+            return rebuild(files, f"rule set {row['hash'][:12]}")
+    return None
 
 
 @contextmanager

@@ -4,12 +4,12 @@
 by `proctor policy check`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 
 from proctor_policy.inspect_value import plain
 from proctor_policy.lexer import Token, Unreadable, unquoted
-from proctor_policy.policy import Anything, Exactly, Policy, Scope
+from proctor_policy.policy import Anything, Exactly, Policy, Scope, Uid, tools_named
 from proctor_policy.problem import Problem
 
 
@@ -24,6 +24,30 @@ def problems_of(policies: Sequence[Policy], facts: frozenset[str]) -> Iterator[P
                 yield Problem(
                     policy.file, token.line, f"{shown} has invisible or look-alike characters"
                 )
+
+
+def unknown_tools(
+    policies: Sequence[Policy], known: frozenset[str], *, complete: bool
+) -> Iterator[Problem]:
+    """Yield the tools that a scope names and nobody knows.
+
+    `complete`: the known ones are meant to be all there are. Otherwise only a name that is nearly
+    one of them is taken for a slip.
+    """
+    for policy in policies:
+        for name in tools_named(policy):
+            near = get_close_matches(name, known, n=1, cutoff=0.6 if complete else 0.8)
+            if name not in known and (near or complete):
+                hint = f"did you mean {near[0]!r}?" if near else "declare it in entities.json"
+                yield Problem(policy.file, policy.line, f"unknown tool {name!r}", hint)
+
+
+def entity_types(uids: Iterable[Uid], known: frozenset[str]) -> Iterator[str]:
+    """Yield what is wrong with the types of entities: those that are nearly a type of ours."""
+    for kind in sorted({kind for kind, _ in uids}):
+        near = get_close_matches(kind, known, n=1, cutoff=0.75)
+        if kind not in known and near:
+            yield f"unknown entity type {kind!r}; did you mean {near[0]!r}?"
 
 
 def warnings_of(policies: Sequence[Policy], labels: frozenset[str]) -> Iterator[Problem]:

@@ -4,12 +4,12 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import cedarpy
 
 from proctor_policy import annotations, entities, facts, lints, policy, schema, tooltypes
-from proctor_policy.entities import EntitiesInvalid
+from proctor_policy.entities import Entities, EntitiesInvalid
 from proctor_policy.facts import FactSet
 from proctor_policy.lexer import Fragment, Unreadable, split
 from proctor_policy.policy import Policy
@@ -31,19 +31,20 @@ FILE_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of one file below the rules folder."""
 
 
-def load(folder: Path) -> RuleSet:
+def load(folder: Path, published: Mapping[str, Any] | None = None) -> RuleSet:
     """Read every `.cedar` file below `folder`, its entities and facts, into a rule set.
 
     Files are taken in the order of their paths; hidden files and folders are left out, as is
     `tests`. Links are followed. `tools/*.json` are what MCP servers list: rules about those tools
-    are held to their arguments.
+    are held to their arguments. `published`: tool -> JSON Schema of its arguments, as agents say;
+    what does not fit that is a warning, since an agent must not decide whether rules load.
 
     Raises:
         RulesInvalid: with every problem found, by file and line.
     """
     problems: list[Problem] = []
     files = _read_all(folder, problems)
-    return _built(files, str(folder), problems)
+    return _built(files, str(folder), problems, published or {})
 
 
 def rebuild(files: Mapping[str, str], name: str) -> RuleSet:
@@ -51,10 +52,12 @@ def rebuild(files: Mapping[str, str], name: str) -> RuleSet:
 
     `name` stands for the folder in problems. Raises `RulesInvalid` as `load` does.
     """
-    return _built(dict(files), name, [])
+    return _built(dict(files), name, [], {})
 
 
-def _built(files: dict[str, str], name: str, problems: list[Problem]) -> RuleSet:
+def _built(
+    files: dict[str, str], name: str, problems: list[Problem], published: Mapping[str, Any]
+) -> RuleSet:
     policies = [
         each
         for path, text in files.items()
@@ -76,10 +79,22 @@ def _built(files: dict[str, str], name: str, problems: list[Problem]) -> RuleSet
         problems.append(Problem(name, None, "no policies in it", "put a .cedar file there"))
     problems += lints.problems_of(policies, frozenset(fact.name for fact in known.facts))
     problems += schema.problems_of(policies, tools, more)
+    problems += _unknown(policies, store, tools, published)
+    if not more:
+        for wrong in lints.entity_types(store.ancestors, schema.BASE_TYPES):
+            problems.append(Problem(f"{name}/{ENTITIES_FILE}", None, wrong))
     if problems:
         raise RulesInvalid(tuple(problems))
     labels = frozenset(fact.label for fact in known.facts if fact.label is not None)
+    said = tooltypes.gather(
+        {
+            tool: tooltypes.type_of_schema(given, given)
+            for tool, given in published.items()
+            if tool not in tools.inputs
+        }
+    )
     warnings = [
+        *schema.problems_of(policies, said, more),
         *lints.warnings_of(policies, labels.union(*store.labels.values())),
         *schema.warnings_of(policies, tools, more),
     ]
@@ -88,9 +103,19 @@ def _built(files: dict[str, str], name: str, problems: list[Problem]) -> RuleSet
         policies=policies,
         entities=store,
         facts=known,
-        tools=tools,
+        tools=Tools({**said.inputs, **tools.inputs}, (*tools.notes, *said.notes)),
         warnings=tuple(warnings),
     )
+
+
+def _unknown(
+    policies: list[Policy], store: Entities, tools: Tools, published: Mapping[str, Any]
+) -> Iterator[Problem]:
+    declared = {uid[1] for uid in store.ancestors if uid[0] in ("Tool", "Action")}
+    known = declared.union(tools.inputs, published, (note.tool for note in tools.notes))
+    # Agents say what they have, not what there is: only files are meant to be complete.
+    complete = bool(tools.inputs)
+    yield from lints.unknown_tools(policies, frozenset(known), complete=complete)
 
 
 def schema_of(rules: RuleSet) -> str:

@@ -301,3 +301,18 @@ def _literal_before(tokens: tuple[Token, ...], at: int) -> _Kind | None:
     if last.kind in ("string", "number") or last.text in ("true", "false"):
         return _literal(tokens, at - 1)
     return None
+
+
+def tools_named(policy: Policy) -> list[str]:
+    """Return the tools that a policy's scope names one by one; empty: it reaches others."""
+    uids: tuple[Uid, ...] = ()
+    match policy.scope.action:
+        case Exactly(uid):
+            uids = (uid,)
+        case Within(several):
+            uids = several
+    if not uids and isinstance(policy.scope.resource, Exactly):
+        uids = (policy.scope.resource.uid,)
+    names = [name for kind, name in uids if kind in ("Action", "Tool")]
+    groups = {"tool_call", "llm_call", "local"}
+    return names if len(names) == len(uids) and not groups & set(names) else []

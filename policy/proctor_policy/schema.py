@@ -12,7 +12,7 @@ from typing import Final, assert_never
 import cedarpy
 
 from proctor_policy.lexer import Token, Unreadable, unquoted
-from proctor_policy.policy import Exactly, Policy, Uid, Within
+from proctor_policy.policy import Policy, tools_named
 from proctor_policy.problem import Problem
 from proctor_policy.tooltypes import Open, Record, Scalar, SetOf, Tools, Type
 
@@ -43,7 +43,7 @@ entity Model in [ModelGroup];
 entity Local;
 action "tool_call";
 """
-_BASE_TYPES: Final = frozenset(
+BASE_TYPES: Final = frozenset(
     {"AgentGroup", "Agent", "UserGroup", "User", "ToolGroup", "Tool", "ModelGroup", "Model"}
     | {"Local", "Action"}
 )
@@ -92,7 +92,7 @@ def parse_problem(text: str) -> str | None:
 
 def _names(policy: Policy, tools: Tools) -> Iterator[Problem]:
     """Check the names below `context`, with the line and the nearest right one."""
-    named = _tools_named(policy)
+    named = tools_named(policy)
     inputs = [tools.inputs[name] for name in named if name in tools.inputs]
     known = inputs if len(inputs) == len(named) else []
     tokens = policy.conditions
@@ -177,7 +177,7 @@ def _name(token: Token) -> str:
 
 def _types(policy: Policy, tools: Tools, more: str) -> list[str]:
     """Return what Cedar's own validator says of a policy, where it can say anything."""
-    named = _tools_named(policy)
+    named = tools_named(policy)
     if not named or not all(name in tools.inputs for name in named):
         return []
     if not _can_be_typed(policy, [tools.inputs[name] for name in named]):
@@ -192,7 +192,7 @@ def _can_be_typed(policy: Policy, inputs: list[Record]) -> bool:
     types = {
         words[at - 1] for at in range(1, len(words)) if words[at] == "::" and at + 1 < len(words)
     }
-    if types - _BASE_TYPES or "origins" in words:
+    if types - BASE_TYPES or "origins" in words:
         return False
     paths = [
         [name for _, name in _path(policy.conditions, at + 1)]
@@ -216,21 +216,6 @@ def _is_open(known: Type, path: list[str]) -> bool:
             return False
         case _:
             assert_never(known)
-
-
-def _tools_named(policy: Policy) -> list[str]:
-    """Return the tools that a policy's scope names one by one; empty: it reaches others."""
-    uids: tuple[Uid, ...] = ()
-    match policy.scope.action:
-        case Exactly(uid):
-            uids = (uid,)
-        case Within(several):
-            uids = several
-    if not uids and isinstance(policy.scope.resource, Exactly):
-        uids = (policy.scope.resource.uid,)
-    names = [name for kind, name in uids if kind in ("Action", "Tool")]
-    groups = {"tool_call", "llm_call", "local"}
-    return names if len(names) == len(uids) and not groups & set(names) else []
 
 
 def _action(name: str, record: Record) -> str:

@@ -3,12 +3,13 @@
 import asyncio
 import inspect
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar, get_type_hints
 
 from proctor import encode
 from proctor.context import Activation, Execution
 from proctor.errors import CONTROL_FLOW, failure_reason, from_wire
+from proctor.tools import Tool
 from proctor.transport import AgentPort
 from proctor.wire.calls import Delivery, WireError
 
@@ -25,12 +26,16 @@ class Agent:
     The handler's signature says what it takes (protocol 10.2): one parameter annotated with a
     pydantic model is built from the input; one parameter without annotation, `Any` or `dict`
     gets the input as it is; otherwise each parameter takes the input's field of its name.
+
+    `tools`: what the agent uses; their arguments are published, so that rules about them can be
+    checked. Tools that are not named here are governed all the same.
     """
 
-    def __init__(self, agent_id: str) -> None:
+    def __init__(self, agent_id: str, *, tools: Sequence[Tool] = ()) -> None:
         if not agent_id:
             raise ValueError("an agent's id must not be empty")
         self.id = agent_id
+        self.tools = tuple(tools)
         self._handler: Callable[..., Any] | None = None
 
     def handler(self, fn: Handler) -> Handler:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from proctor.agent import Agent
 from proctor.client import Client
 from proctor.errors import ProctorError
+from proctor.tools import input_schema
 
 
 @asynccontextmanager
@@ -19,21 +20,26 @@ async def embedded(
     database: str | Path = "proctor.db",
     synchronous: Literal["FULL", "NORMAL"] = "FULL",
     reload_requires_tests: bool = False,
+    invalid_rules: Literal["deny", "last_good", "refuse"] = "deny",
 ) -> AsyncIterator[Client]:
     """Run the kernel in this process, on SQLite, and give a client for it.
 
-    `rules` is a folder of `.cedar` files; while it does not load, every call is denied with
-    the reason. `database` is a file (or `":memory:"`); runs of `agents` that were under way
-    when the last process ended go on at once. `synchronous`: `FULL` survives a power cut,
-    `NORMAL` a crash of the process, and is faster. At the end of the block the handlers are
-    stopped; their runs go on at the next start.
+    `rules` is a folder of `.cedar` files. When it does not load at the start, every call is
+    denied with the reason until it does; with `invalid_rules="last_good"` the rules that were
+    last in force on this database decide meanwhile, with `"refuse"` nothing starts.
+
+    `database` is a file (or `":memory:"`); runs of `agents` that were under way when the last
+    process ended go on at once. `synchronous`: `FULL` survives a power cut, `NORMAL` a crash of
+    the process, and is faster. At the end of the block the handlers are stopped; their runs go
+    on at the next start.
 
     An edit of the rules is in force within two seconds. One that does not load changes
     nothing but `client.policy_status()` and the log; with `reload_requires_tests`, nor does
     one that fails the tests in `rules/tests`.
 
     Raises:
-        ProctorError: the database cannot be used, or the kernel is not installed.
+        ProctorError: the database cannot be used, the kernel is not installed, or the rules do
+            not load and `invalid_rules` is `"refuse"`.
         ValueError: no agent, two agents of one id, an agent without a handler.
     """
     deliver = {}
@@ -51,11 +57,15 @@ async def embedded(
         rules=str(rules),
         synchronous=synchronous,
         reload_requires_tests=reload_requires_tests,
+        invalid_rules=invalid_rules,
+        published={
+            str(tool.__name__): input_schema(tool) for agent in agents for tool in agent.tools
+        },
         deliver=deliver,
     )
     try:
         port = await opened.__aenter__()
-    except kernel.StoreError as error:
+    except (kernel.StoreError, kernel.RulesInvalid) as error:
         raise ProctorError(str(error)) from error
     try:
         yield Client(port)

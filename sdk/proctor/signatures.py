@@ -1,8 +1,8 @@
 """Signatures of tools: made from a JSON Schema, and taken apart into named arguments."""
 
 import inspect
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, get_type_hints
 
 _TYPES: Final[Mapping[str, Any]] = {
     "string": str,
@@ -23,6 +23,40 @@ def json_schema(of: Mapping[str, Any] | type | None) -> dict[str, Any]:
     from pydantic import TypeAdapter
 
     return TypeAdapter(of).json_schema()
+
+
+def schema_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return a JSON Schema for the arguments of a function, by its annotations."""
+    from pydantic import PydanticUserError, TypeAdapter
+    from pydantic.errors import PydanticInvalidForJsonSchema
+
+    hints = _hints(function)
+    properties: dict[str, Any] = {}
+    required = []
+    parameters = inspect.signature(function).parameters
+    for name, parameter in parameters.items():
+        if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+            continue
+        if parameter.default is inspect.Parameter.empty:
+            required.append(name)
+        try:
+            properties[name] = TypeAdapter(hints.get(name, Any)).json_schema()
+        except (PydanticUserError, PydanticInvalidForJsonSchema):
+            properties[name] = {}
+    gathers = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": gathers,
+    }
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(function)
+    except (NameError, TypeError):  # an annotation of what does not exist at run time
+        return {}
 
 
 def of_schema(schema: Mapping[str, Any]) -> inspect.Signature:

@@ -139,6 +139,15 @@ def wrap_tool(
     return wrapped
 
 
+def input_schema(of: Tool) -> dict[str, Any]:
+    """Return the JSON Schema of a tool's arguments: the one it was given, or its signature's.
+
+    What a signature does not say in a way that JSON Schema can is left open.
+    """
+    given = vars(of).get("__input_schema__")
+    return dict(given) if given is not None else signatures.schema_of(of)
+
+
 async def step(
     name: str,
     fn: Callable[..., Awaitable[R]] | Callable[..., R],

@@ -1,5 +1,6 @@
 """What Cedar lets pass and we do not."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -109,3 +110,46 @@ def test_what_is_doubtful_is_a_warning(write: Write, rules: str, expected: str) 
 def test_the_rules_that_we_ship_have_no_warnings() -> None:
     for folder in ("rules", "policy/proctor_policy/starter"):
         assert load(Path(__file__).parents[2] / folder).warnings == ()
+
+
+TOOL = '{"tools": [{"name": "search", "inputSchema": {"type": "object", "properties": {}}}]}'
+ENTITY = '[{"uid": {"type": "Tool", "id": "announce"}}]'
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "expected"),
+    [
+        ("serach", {"tools/t.json": TOOL}, "unknown tool 'serach'; did you mean 'search'?"),
+        ("other", {"tools/t.json": TOOL}, "unknown tool 'other'; declare it in entities.json"),
+        ("annonce", {"entities.json": ENTITY}, "unknown tool 'annonce'; did you mean 'announce'?"),
+        ("announce", {"tools/t.json": TOOL, "entities.json": ENTITY}, None),
+        ("other", {"entities.json": ENTITY}, None),
+        ("other", {}, None),
+    ],
+)
+def test_a_tool_that_nobody_knows_is_refused(
+    write: Write, name: str, files: dict[str, str], expected: str | None
+) -> None:
+    folder = write(
+        PERMIT + f'@id("a") forbid (principal, action == Action::"{name}", resource);', **files
+    )
+    if expected is None:
+        load(folder)
+        return
+
+    with pytest.raises(RulesInvalid) as caught:
+        load(folder)
+
+    assert expected in str(caught.value.problems[0])
+
+
+def test_an_entity_type_that_is_nearly_ours_is_refused(write: Write) -> None:
+    entities = [{"uid": {"type": kind, "id": "a"}} for kind in ("Tol", "X")]
+    folder = write(PERMIT, **{"entities.json": json.dumps(entities)})
+
+    with pytest.raises(RulesInvalid) as caught:
+        load(folder)
+
+    assert [each.message for each in caught.value.problems] == [
+        "unknown entity type 'Tol'; did you mean 'Tool'?"
+    ]

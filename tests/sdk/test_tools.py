@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from tests.sdk.conftest import Play
 
 from proctor import PolicyError, ToolError, define_tool, step, tool, wrap_tool
+from proctor.tools import input_schema
 
 
 class Filter(BaseModel):
@@ -361,6 +362,24 @@ async def test_a_blocking_body_runs_in_a_thread_and_sees_its_run(play: Play) -> 
 async def test_outside_of_a_run_nothing_is_called(call: Any) -> None:
     with pytest.raises(RuntimeError, match=r"client\.create"):
         await call()
+
+
+def test_the_schema_of_a_tool_is_its_signatures_or_the_one_it_was_given() -> None:
+    @tool
+    def pay(to: str, amount: float = 1.0, *, lines: list[int], **more: Any) -> str:
+        return to
+
+    given = {"type": "object", "properties": {"a": {"type": "string"}}}
+    schema = input_schema(pay)
+
+    assert schema["properties"] == {
+        "to": {"type": "string"},
+        "amount": {"type": "number"},
+        "lines": {"type": "array", "items": {"type": "integer"}},
+    }
+    assert schema["required"] == ["to", "lines"]
+    assert schema["additionalProperties"] is True
+    assert input_schema(wrap_tool("w", lambda args: 1, args_schema=given)) == given
 
 
 TYPED = """

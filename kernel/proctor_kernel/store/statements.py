@@ -73,8 +73,9 @@ STEP_BY_ID: Final[Select[Any]] = select(STEPS).where(
 )
 """One step of one run."""
 
-RULESET_BY_HASH: Final[Select[Any]] = select(RULESETS).where(RULESETS.c.hash == bindparam("hash"))
-"""One rule set with its files."""
+RULESETS_BY_TIME: Final[Select[Any]] = select(RULESETS).order_by(RULESETS.c.in_force_at.desc())
+"""Every rule set that was ever in force, the latest first."""
+
 
 TOKENS_OF_BUCKET: Final[Select[Any]] = select(RATE_TOKENS.c.holder).where(
     RATE_TOKENS.c.bucket == bindparam("bucket"), RATE_TOKENS.c.taken_at > bindparam("since")

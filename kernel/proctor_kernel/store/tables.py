@@ -105,4 +105,4 @@ class RuleSetRow(SQLModel, table=True):
     hash: str = Field(primary_key=True)
     files: str = Field(sa_column=_text())
     """JSON object: path below the rules folder -> text."""
-    first_used_at: int = Field(sa_column=_micros())
+    in_force_at: int = Field(sa_column=_micros())
