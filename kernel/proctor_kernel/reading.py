@@ -7,8 +7,9 @@ from proctor.wire.words import StepKind
 from proctor_kernel.core.commands import Question
 from proctor_policy.origins import OriginIndex
 
-RUNS_MAX: Final = 256
-"""Runs whose index is kept; the least recently asked is built anew when a rule asks again."""
+RUNS_MAX: Final = 32
+"""Runs whose index is kept, of some MB each when they have read much; the least recently asked is
+built anew when a rule asks again."""
 
 
 class Readings:
@@ -26,7 +27,12 @@ class Readings:
         for number in range(known, len(question.finished)):
             step = question.steps[question.finished[number]]
             if step.kind is StepKind.TOOL_CALL and step.result is not None:
-                index.add_result(step.result, tool=step.target, labels=frozenset(step.labels))
+                index.add_result(
+                    step.result,
+                    tool=step.target,
+                    labels=frozenset(step.labels),
+                    args=step.args,
+                )
         self._indexes[question.execution_id] = (index, len(question.finished))
         self._indexes.move_to_end(question.execution_id)
         if len(self._indexes) > RUNS_MAX:

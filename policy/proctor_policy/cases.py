@@ -230,7 +230,9 @@ class _SoFar:
         self.labels.update(labels)
         if call.kind == "tool_call":
             self.tools.add(call.target)
-            self.origins.add_result(result_json, tool=call.target, labels=frozenset(labels))
+            self.origins.add_result(
+                result_json, tool=call.target, labels=frozenset(labels), args=call.args_json
+            )
 
     def under_limits(self, verdict: Verdict) -> Verdict:
         gates = [gate for gate in verdict.gates if isinstance(gate, RateGate)]

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
@@ -80,6 +81,7 @@ def _built(
     problems += lints.problems_of(policies, frozenset(fact.name for fact in known.facts))
     problems += schema.problems_of(policies, tools, more)
     problems += _unknown(policies, store, tools, published)
+    problems += _unknown_in_facts(f"{name}/{FACTS_FILE}", known, _tools_of(store, tools, published))
     if not more:
         for wrong in lints.entity_types(store.ancestors, schema.BASE_TYPES):
             problems.append(Problem(f"{name}/{ENTITIES_FILE}", None, wrong))
@@ -111,11 +113,24 @@ def _built(
 def _unknown(
     policies: list[Policy], store: Entities, tools: Tools, published: Mapping[str, Any]
 ) -> Iterator[Problem]:
-    declared = {uid[1] for uid in store.ancestors if uid[0] in ("Tool", "Action")}
-    known = declared.union(tools.inputs, published, (note.tool for note in tools.notes))
     # Agents say what they have, not what there is: only files are meant to be complete.
     complete = bool(tools.inputs)
-    yield from lints.unknown_tools(policies, frozenset(known), complete=complete)
+    known = _tools_of(store, tools, published)
+    yield from lints.unknown_tools(policies, known, complete=complete)
+
+
+def _unknown_in_facts(file: str, facts: FactSet, tools: frozenset[str]) -> Iterator[Problem]:
+    for fact in facts.facts:
+        for tool in sorted((fact.tools or frozenset()) - tools):
+            near = get_close_matches(tool, tools, n=1, cutoff=0.8)
+            if near:
+                hint = f"did you mean {near[0]!r}?"
+                yield Problem(file, None, f"fact {fact.name!r}: unknown tool {tool!r}", hint)
+
+
+def _tools_of(store: Entities, tools: Tools, published: Mapping[str, Any]) -> frozenset[str]:
+    declared = {uid[1] for uid in store.ancestors if uid[0] in ("Tool", "Action")}
+    return frozenset(declared.union(tools.inputs, published, (n.tool for n in tools.notes)))
 
 
 def schema_of(rules: RuleSet) -> str:

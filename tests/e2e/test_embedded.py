@@ -643,3 +643,30 @@ async def test_rules_see_where_a_value_was_read(rules: Rules, database: Path) ->
         "paid acc-2222",
         "pay not allowed. reason: the user did not name this account",
     ]
+
+
+async def test_a_tool_that_repeats_its_arguments_vouches_for_nothing(
+    rules: Rules, database: Path
+) -> None:
+    policy = """
+    @id("all") permit (principal, action, resource);
+    @id("whom") @reason("nobody knows this account")
+    forbid (principal, action == Action::"pay", resource)
+    unless { context.origins.to.contains("tool:search") };
+    """
+
+    @tool
+    def search(query: str) -> str:
+        return f"Nothing found for {query}."
+
+    @tool
+    def pay(to: str) -> str:
+        return "paid"
+
+    async def handler(input: Any) -> str:
+        await search("ACC-6666")
+        return await pay("ACC-6666")
+
+    ended, _, _ = await run(agent_of(handler), rules=rules(policy), database=database)
+
+    assert ended.output == "pay not allowed. reason: nobody knows this account"

@@ -153,3 +153,11 @@ def test_an_entity_type_that_is_nearly_ours_is_refused(write: Write) -> None:
     assert [each.message for each in caught.value.problems] == [
         "unknown entity type 'Tol'; did you mean 'Tool'?"
     ]
+
+
+def test_a_misspelt_tool_in_a_fact_is_refused(write: Write) -> None:
+    fact = '[f]\ntools = ["annonce"]\nargument = "x"\nmatches = "a"\n'
+    folder = write(PERMIT, **{"entities.json": ENTITY, "facts.toml": fact})
+
+    with pytest.raises(RulesInvalid, match="fact 'f': unknown tool 'annonce'; did you mean"):
+        load(folder)
