@@ -102,7 +102,9 @@ def _built(
     ]
     return RuleSet(
         files=files,
-        policies=policies,
+        # Letting go of thousands of tokens takes a while: it is done here, off the event loop,
+        # and not when a later set replaces this one.
+        policies=[replace(each, tokens=(), conditions=()) for each in policies],
         entities=store,
         facts=known,
         tools=Tools({**said.inputs, **tools.inputs}, (*tools.notes, *said.notes)),

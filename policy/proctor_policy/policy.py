@@ -84,16 +84,13 @@ class Policy:
     comparisons: tuple[Comparison, ...]
     tokens: tuple[Token, ...]
     conditions: tuple[Token, ...]
-    """The tokens after the scope."""
+    """The tokens after the scope. Both are for checking, and gone once the rules are in force."""
+    has_conditions: bool
+    """False when the scope says all."""
     asks_origins: bool = False
     """Its conditions mention `context.origins`."""
     gate: Gate | None = None
     """What lifts it; None: nothing does."""
-
-    @property
-    def has_conditions(self) -> bool:
-        """False when the scope says all."""
-        return bool(self.conditions)
 
     @property
     def id(self) -> str:
@@ -128,6 +125,7 @@ def read(path: str, file: str, fragment: Fragment) -> Policy:
         comparisons=tuple(dict.fromkeys(comparisons(rest))),
         tokens=fragment.tokens,
         conditions=rest,
+        has_conditions=bool(rest),
         asks_origins=any(token.text in ("origins", '"origins"') for token in rest),
     )
 

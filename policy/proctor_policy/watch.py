@@ -8,6 +8,7 @@ but the status. Decisions under way keep the set they began with.
 """
 
 import asyncio
+import gc
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -118,7 +119,15 @@ class Watcher:
         return swapped
 
     def _candidate(self) -> RuleSet:
-        candidate = self._load(self._folder)
+        # Looking through the many new objects of a large set for garbage, of which there is none,
+        # was measured to hold every thread up for 160 ms at a time.
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            candidate = self._load(self._folder)
+        finally:
+            if collecting:
+                gc.enable()
         problems = [*lost(self._rules, candidate, str(self._folder))]
         if not problems and self._verify is not None and candidate.hash != self._rules.hash:
             problems += self._verify(candidate)

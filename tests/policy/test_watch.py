@@ -1,5 +1,6 @@
 """A rules folder edited in every way that editors, git and Kubernetes have."""
 
+import asyncio
 import os
 import random
 import shutil
@@ -343,3 +344,55 @@ async def test_under_chaos_every_verdict_is_that_of_a_complete_set(folder: Path)
     await looked(watcher)
 
     assert watcher.rules.decide(a_call()).reason == "999"
+
+
+async def test_while_rules_are_edited_at_random_every_call_is_decided_by_a_complete_set(
+    folder: Path,
+) -> None:
+    """The watcher runs on its own here, and calls are decided between any two of its steps."""
+    chance = random.Random(11)
+    complete: dict[str, str] = {}
+    file = folder / "a.cedar"
+
+    def whole(number: int) -> str:
+        reason = f'@id("a") @reason("{number}") forbid (principal, action, resource);\n'
+        return reason + "".join(policy(f"b{number}-{each}") for each in range(40))
+
+    def edit(number: int) -> None:
+        text = whole(number)
+        match chance.randrange(4):
+            case 0:
+                file.write_text(text[: chance.randrange(len(text))])
+            case 1:
+                (folder / ".tmp").write_text(text)
+                os.replace(folder / ".tmp", file)
+            case 2:
+                shutil.rmtree(folder)
+                folder.mkdir()
+                file.write_text(text)
+            case _:
+                file.write_text(text)
+        with suppress(RulesInvalid):
+            complete.setdefault(load(folder).hash, str(number))
+
+    file.write_text(whole(0))
+    complete[load(folder).hash] = "0"
+    watcher = watching(folder)
+    running = asyncio.create_task(watcher.run(interval_seconds=0.001))
+    decided = 0
+    for number in range(1, 60):
+        edit(number)
+        for _ in range(chance.randrange(60)):
+            verdict = watcher.rules.decide(a_call())
+            decided += 1
+            assert verdict.ruleset in complete
+            await asyncio.sleep(0)
+    file.write_text(whole(999))
+    async with asyncio.timeout(10):
+        while watcher.rules.decide(a_call()).reason != "999":
+            await asyncio.sleep(0.001)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+    assert decided > 500
+    assert watcher.status.reloads > 1
