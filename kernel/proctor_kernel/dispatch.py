@@ -13,8 +13,11 @@ from proctor_kernel.store.dialect import StoreError
 Deliver = Callable[[Delivery], Awaitable[None]]
 """Runs one attempt of an agent; returns when its handler has come to an end."""
 
-FRUITLESS_ATTEMPTS_MAX: Final = 10
-"""Attempts in a row without a recorded step before a run fails as `dispatch_exhausted`."""
+FRUITLESS_ATTEMPTS_MAX: Final = 50
+"""Attempts in a row without a recorded step before a run fails as `dispatch_exhausted`.
+
+Many, since a restart for any reason is one; a body that waits for hours outlives some deployments.
+"""
 
 _BACKOFF_SECONDS: Final = 0.1
 _BACKOFF_SECONDS_MAX: Final = 30.0

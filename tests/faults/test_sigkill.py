@@ -98,7 +98,8 @@ def test_a_process_that_dies_again_and_again_gets_there_in_the_end(tmp_path: Pat
     folder = prepared(tmp_path / "again")
     start(folder, 16)
     deaths = 0
-    while start(folder, 9) == KILLED:
+    # Late enough that each life records the outcome of one more step.
+    while start(folder, 12) == KILLED:
         deaths += 1
         assert deaths < 20
 

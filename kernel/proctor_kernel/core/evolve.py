@@ -177,7 +177,10 @@ def _step(
     before = state.steps.get(event.step_id)
     status = _step_status(before, event)
     assert before is not None, "only StepProposed has a row for a step that does not exist"
-    changes: Changes = {"fruitless_attempts": 0}
+    # Telling a body to run again records nothing new: a body that kills its process each time
+    # must use the attempts up.
+    is_again = isinstance(event, events.StepExecuting) and before.started_at is not None
+    changes: Changes = {} if is_again else {"fruitless_attempts": 0}
     match event:
         case events.StepAllowed():
             step = replace(before, status=status, **_ruling(event))

@@ -19,6 +19,7 @@ from proctor.wire.words import Answer, Decision, ErrorCode, Idempotency, Reason,
 from proctor_kernel.core.commands import (
     CancelExecution,
     ClaimDispatch,
+    Claimed,
     Done,
     FinishExecution,
     GaveUp,
@@ -356,6 +357,19 @@ def test_attempts_that_record_something_do_not_exhaust_a_run() -> None:
         run.apply(submit(run.claim(fruitless_max=2), args=f"[{number}]"))
 
     assert not run.state.is_terminal
+
+
+def test_a_body_that_kills_its_process_each_time_uses_the_attempts_up() -> None:
+    run = Run().created()
+    attempts = 0
+    while not run.state.is_terminal:
+        reply = run.apply(ClaimDispatch(3))
+        if isinstance(reply, Claimed):
+            attempts += 1
+            run.apply(submit(reply.lease))
+
+    assert attempts == 4  # the first of them recorded the step
+    assert run.state.failure_reason == "dispatch_exhausted"
 
 
 def test_recorded_steps_that_the_last_attempt_did_not_propose_are_named_in_order() -> None:
