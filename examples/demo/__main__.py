@@ -130,19 +130,19 @@ async def recorded(workplace: Path) -> list[Step]:
 
 def table_of(steps: list[Step]) -> Table:
     """Return the steps as a person would want to see them."""
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    for column in ("step", "status", "decision", "rule", "reason"):
-        table.add_column(column)
-    table.add_column("policy", justify="right")
-    table.add_column("body", justify="right")
+    table = Table(box=None, header_style="dim", padding=(0, 1, 0, 0))
+    for column in ("step", "decision", "rule"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("reason", min_width=12)
+    table.add_column("policy", justify="right", no_wrap=True)
+    table.add_column("body", justify="right", no_wrap=True)
     for step in steps:
         body = ""
         if step.started_at is not None and step.completed_at is not None:
-            body = f"{(step.completed_at - step.started_at).total_seconds() * 1000:.1f} ms"
+            body = f"{(step.completed_at - step.started_at).total_seconds() * 1000:,.0f} ms"
         decision = str(step.decision)
         table.add_row(
             step.target,
-            str(step.status),
             Text(decision, style="green" if decision == "allow" else "red"),
             ", ".join(step.rule_ids),
             step.reason,
