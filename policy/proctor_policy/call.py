@@ -152,8 +152,8 @@ def _session(session: Session) -> dict[str, Any]:
 def _time(now_micros: int) -> dict[str, Any]:
     """Return hour (0 to 23), weekday (1 is Monday, 7 Sunday) and the moment itself, in UTC."""
     now = _EPOCH + timedelta(microseconds=now_micros)
-    # Cedar takes milliseconds and a literal Z; what isoformat() gives is an error to it.
-    text = now.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+    # Cedar takes milliseconds and a literal Z; an offset with a colon is an error to it.
+    text = now.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
     return {
         "hour": now.hour,
         "weekday": now.isoweekday(),
