@@ -107,7 +107,9 @@ def _built(
         policies=[replace(each, tokens=(), conditions=()) for each in policies],
         entities=store,
         facts=known,
-        tools=Tools({**said.inputs, **tools.inputs}, (*tools.notes, *said.notes)),
+        # INVARIANT: a verdict follows from the files, which the hash names. What agents publish
+        # is for checking rules, and never turns a value into another type.
+        tools=tools,
         warnings=tuple(warnings),
     )
 

@@ -329,3 +329,18 @@ def test_coercion_never_changes_a_number(number: float) -> None:
         cedar = values.to_cedar(tooltypes.coerced(parsed, Scalar(kind)), "it")
         plain = cedar["__extn"]["arg"] if isinstance(cedar, dict) else cedar
         assert float(plain) == float(number)
+
+
+def test_what_agents_publish_changes_no_verdict(write: Write) -> None:
+    """A verdict follows from the files, which its hash names."""
+    folder = write(
+        PERMIT + '@id("much") forbid (principal, action == Action::"pay", resource)'
+        ' when { context.input.amount.greaterThan(decimal("500.0")) };'
+    )
+    published = {"pay": PAY["inputSchema"]}
+    call = a_call("pay", '{"amount":400}')
+
+    with_them, without = load(folder, published), load(folder)
+
+    assert with_them.hash == without.hash
+    assert with_them.decide(call).rule_ids == without.decide(call).rule_ids == ("much",)
