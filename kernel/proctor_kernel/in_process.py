@@ -1,140 +1,129 @@
 """The kernel inside an agent's process: SQLite, rules from a folder, no server, no network."""
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from filelock import FileLock, Timeout
 
-from proctor.wire.calls import Delivery, Lease, StepReply, StepSubmission, WireError
-from proctor.wire.messages import Event, Execution, PolicyStatus, Step
+from proctor.wire.calls import Delivery, WireError
+from proctor.wire.messages import Approval, Event, Execution, PolicyStatus, Step
 from proctor.wire.words import ErrorCode, Reason
-from proctor_kernel import admit, queries, world
+from proctor_kernel import world
 from proctor_kernel.ask import Ask
-from proctor_kernel.core.commands import CancelExecution, Command, CreateExecution, Reply
-from proctor_kernel.dispatch import Dispatcher
+from proctor_kernel.attempts import Attempts
+from proctor_kernel.core import events
+from proctor_kernel.core.commands import Deny, Grant
+from proctor_kernel.core.state import State
+from proctor_kernel.drive import Driver
 from proctor_kernel.kernel import Kernel
 from proctor_kernel.queries import Queries
-from proctor_kernel.store import statements
+from proctor_kernel.rules import InvalidRules, policy_status, watched
+from proctor_kernel.runs import Runs
 from proctor_kernel.store.buckets import Buckets
-from proctor_kernel.store.dialect import (
-    IN_MEMORY,
-    Change,
-    SQLite,
-    StoreError,
-    StoreUnavailable,
-    Synchronous,
-    check_place,
-)
-from proctor_kernel.store.log import Log, LostRace
-from proctor_policy.cases import failures
-from proctor_policy.load import load, rebuild
-from proctor_policy.problem import Problem, RulesInvalid
-from proctor_policy.ruleset import RuleSet, deny_all
+from proctor_kernel.store.database import StoreError
+from proctor_kernel.store.log import Log
+from proctor_kernel.store.sqlite import IN_MEMORY, SQLite, Synchronous, check_place
+from proctor_kernel.sweep import Sweep
+from proctor_kernel.views import to_python
+from proctor_kernel.wire_errors import errors_on_the_wire
+from proctor_policy.load import load
+from proctor_policy.problem import RulesInvalid
 from proctor_policy.watch import Watcher
-
-InvalidRules = Literal["deny", "last_good", "refuse"]
-"""What decides when the rules do not load at the start."""
 
 _logger = logging.getLogger(__name__)
 
+__all__ = ["InProcessKernel", "RulesInvalid", "StoreError", "open_kernel"]
+
+Run = Callable[[Attempts, Delivery], Awaitable[None]]
+"""Runs one attempt of an agent, which asks the kernel through its first argument."""
+
 
 class InProcessKernel:
-    """The kernel as agents and clients of this process see it: both of the SDK's ports."""
+    """The kernel as clients of this process see it: the SDK's `ClientPort`."""
 
-    def __init__(
-        self,
-        *,
-        database: SQLite,
-        rules: Watcher,
-        deliver: Mapping[str, Callable[["InProcessKernel", Delivery], Awaitable[None]]],
-    ) -> None:
+    def __init__(self, *, database: SQLite, rules: Watcher, deliver: Mapping[str, Run]) -> None:
         self._agents = frozenset(deliver)
         self._queries = Queries(database)
         self._rules = rules
-        buckets = Buckets(database)
+        self._buckets = Buckets(database)
         self._waiting: dict[str, asyncio.Event] = {}
+        self._following: set[asyncio.Task[None]] = set()
         self._kernel = Kernel(
             log=Log(database),
             ask=Ask(
                 rules=lambda: rules.rules,
-                take=lambda tokens, holder, now: buckets.take(tokens, holder=holder, now=now),
+                take=lambda tokens, holder, now: self._buckets.take(tokens, holder=holder, now=now),
                 now_micros=world.now_micros,
             ),
-            ended=self._wake,
+            happened=self._happened,
+            is_alone=True,
         )
-        self._dispatcher = Dispatcher(
-            self._kernel, {agent_id: self._bound(run) for agent_id, run in deliver.items()}
+        self._runs = Runs(
+            kernel=self._kernel,
+            database=database,
+            queries=self._queries,
+            has_agent=self._has_agent,
+            now_micros=world.now_micros,
         )
+        self._sweep = Sweep(
+            database=database, kernel=self._kernel, runs=self._runs, now_micros=world.now_micros
+        )
+        attempts = Attempts(kernel=self._kernel, database=database, now_micros=world.now_micros)
+        self._driver = Driver(
+            self._kernel,
+            {agent_id: partial(run, attempts) for agent_id, run in deliver.items()},
+            world.now_micros,
+        )
+        self._sweeping: asyncio.Task[None] | None = None
 
-    def resume(self) -> None:
+    async def resume(self) -> None:
         """Take up the runs that were under way when the last process ended."""
-        for execution_id, agent_id in self._queries.running():
+        for execution_id, agent_id in await self._queries.running():
             if agent_id in self._agents:
-                self._dispatcher.start(execution_id, agent_id)
+                self._driver.start(execution_id, agent_id)
             else:
                 _logger.warning(
                     "execution %s waits: its agent %r is not embedded here", execution_id, agent_id
                 )
+        self._sweeping = asyncio.create_task(self._sweep.run(), name="sweep")
 
     async def close(self) -> None:
         """Interrupt the handlers; their runs go on at the next start."""
-        await self._dispatcher.close()
+        stopping = [*self._following, *([self._sweeping] if self._sweeping else [])]
+        for task in stopping:
+            task.cancel()
+        await asyncio.gather(*stopping, return_exceptions=True)
+        await self._driver.close()
 
-    async def submit_step(
-        self, execution_id: str, lease: Lease, submission: StepSubmission
-    ) -> StepReply:
-        """Ask whether a body may run."""
-        command = admit.submission(lease, submission)
-        return admit.step_reply(await self._apply(execution_id, command))
-
-    async def complete_step(
-        self, execution_id: str, lease: Lease, step_id: str, *, result_json: str
-    ) -> StepReply:
-        """Record that a body returned."""
-        command = admit.completion(lease, step_id, result_json)
-        return admit.step_reply(await self._apply(execution_id, command))
-
-    async def fail_step(
-        self, execution_id: str, lease: Lease, step_id: str, *, error_json: str
-    ) -> StepReply:
-        """Record that a body raised."""
-        command = admit.failure(lease, step_id, error_json)
-        return admit.step_reply(await self._apply(execution_id, command))
-
-    async def complete_execution(
-        self, execution_id: str, lease: Lease, *, output_json: str
-    ) -> None:
-        """Record a handler's return value and end the run."""
-        admit.done(await self._apply(execution_id, admit.output(lease, output_json)))
-
-    async def fail_execution(self, execution_id: str, lease: Lease, *, reason: str) -> None:
-        """End a run as failed."""
-        admit.done(await self._apply(execution_id, admit.giving_up(lease, reason)))
-
-    async def create_execution(self, agent_id: str, *, input_json: str) -> Execution:
+    async def create_execution(
+        self,
+        agent_id: str,
+        *,
+        input_json: str,
+        session: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Execution:
         """Start a run of an agent that is embedded here."""
         if agent_id not in self._agents:
             known = ", ".join(sorted(map(repr, self._agents))) or "none"
             raise WireError(
                 ErrorCode.NOT_FOUND, f"no agent {agent_id!r} is embedded here; there are: {known}"
             )
-        execution_id = world.new_id()
-        command = CreateExecution(
-            agent_id, admit.document("input", input_json), dispatch_id=world.new_id()
+        execution_id = await self._runs.create(
+            agent_id, input_json=input_json, session=session, idempotency_key=idempotency_key
         )
-        admit.done(await self._apply(execution_id, command))
-        self._dispatcher.start(execution_id, agent_id)
         return await self.get_execution(execution_id)
 
     async def get_execution(self, execution_id: str) -> Execution:
         """Read one run as it stands."""
-        with _errors_on_the_wire():
-            return self._queries.execution(execution_id)
+        with errors_on_the_wire():
+            view = await self._queries.execution(execution_id)
+        return Execution.model_validate(to_python(view))
 
     async def wait_execution(self, execution_id: str) -> Execution:
         """Return a run once it has ended."""
@@ -148,42 +137,75 @@ class InProcessKernel:
         self, execution_id: str, *, after_seq: int, limit: int
     ) -> Sequence[Event]:
         """Read a page of a run's log."""
-        with _errors_on_the_wire():
-            return self._queries.events(execution_id, after_seq=after_seq, limit=limit)
+        with errors_on_the_wire():
+            found = await self._queries.events(execution_id, after_seq=after_seq, limit=limit)
+        return [Event.model_validate(to_python(view)) for view in found]
 
     async def list_steps(self, execution_id: str) -> Sequence[Step]:
         """Read every step of a run."""
-        with _errors_on_the_wire():
-            return self._queries.steps(execution_id)
+        with errors_on_the_wire():
+            found = await self._queries.steps(execution_id)
+        return [Step.model_validate(to_python(view)) for view in found]
 
     async def get_step(self, execution_id: str, step_id: str) -> Step:
         """Read one step."""
-        with _errors_on_the_wire():
-            return self._queries.step(execution_id, step_id)
+        with errors_on_the_wire():
+            view = await self._queries.step(execution_id, step_id)
+        return Step.model_validate(to_python(view))
 
     async def policy_status(self) -> PolicyStatus:
         """Tell which rule set is in force, and what is wrong with the folder."""
-        return queries.policy_status(self._rules.status)
+        return policy_status(self._rules.status)
+
+    async def list_approvals(self, *, status: str) -> Sequence[Approval]:
+        """Read the approvals of a status."""
+        with errors_on_the_wire():
+            found = await self._queries.approvals(status=status)
+        return [Approval.model_validate(to_python(view)) for view in found]
+
+    async def get_approval(self, approval_id: str) -> Approval:
+        """Read one approval."""
+        with errors_on_the_wire():
+            view = await self._queries.approval(approval_id)
+        return Approval.model_validate(to_python(view))
+
+    async def grant_approval(
+        self, approval_id: str, *, by: str, groups: Sequence[str], rationale: str
+    ) -> None:
+        """Agree to a call that waits."""
+        await self._runs.decide_approval(approval_id, Grant(by, tuple(groups), rationale))
+
+    async def deny_approval(
+        self, approval_id: str, *, by: str, groups: Sequence[str], rationale: str
+    ) -> None:
+        """Say no to a call that waits."""
+        await self._runs.decide_approval(approval_id, Deny(by, tuple(groups), rationale))
 
     async def cancel_execution(self, execution_id: str) -> None:
         """End a run and interrupt its handler."""
-        command = CancelExecution(Reason.CLIENT_CANCELLED)
-        admit.done(await self._apply(execution_id, command))
-        await self._dispatcher.stop(execution_id)
+        await self._runs.cancel(execution_id, Reason.CLIENT_CANCELLED)
+        await self._driver.stop(execution_id)
 
-    async def _apply(self, execution_id: str, command: Command) -> Reply:
-        with _errors_on_the_wire():
-            return await self._kernel.apply(execution_id, command)
+    async def _has_agent(self, agent_id: str) -> bool:
+        return agent_id in self._agents
 
-    def _bound(
-        self, run: Callable[["InProcessKernel", Delivery], Awaitable[None]]
-    ) -> Callable[[Delivery], Awaitable[None]]:
-        return lambda delivery: run(self, delivery)
-
-    def _wake(self, execution_id: str) -> None:
-        waiting = self._waiting.pop(execution_id, None)
-        if waiting is not None:
-            waiting.set()
+    def _happened(self, state: State, happened: Sequence[events.Event]) -> None:
+        for event in happened:
+            match event:
+                case events.DispatchQueued() if state.agent_id in self._agents:
+                    self._driver.start(state.execution_id, state.agent_id)
+                case events.ApprovalRequested(expires_at=expires_at):
+                    self._sweep.at(expires_at)
+                case _:
+                    pass
+        if state.is_terminal:
+            waiting = self._waiting.pop(state.execution_id, None)
+            if waiting is not None:
+                waiting.set()
+            if state.session is not None or state.spawned_by is not None:
+                follow = asyncio.create_task(self._runs.follow_up(state))
+                self._following.add(follow)
+                follow.add_done_callback(self._following.discard)
 
 
 @asynccontextmanager
@@ -195,7 +217,7 @@ async def open_kernel(
     reload_requires_tests: bool,
     invalid_rules: InvalidRules,
     published: Mapping[str, Any],
-    deliver: Mapping[str, Callable[[InProcessKernel, Delivery], Awaitable[None]]],
+    deliver: Mapping[str, Run],
 ) -> AsyncIterator[InProcessKernel]:
     """Open `database`, load `rules`, take up the runs under way, and close it all at the end.
 
@@ -211,7 +233,7 @@ async def open_kernel(
     with _alone(database):
         store = SQLite(database, synchronous)
         try:
-            watcher = _watched(
+            watcher = await watched(
                 Path(rules),
                 store,
                 load=lambda folder: load(folder, published),
@@ -221,7 +243,7 @@ async def open_kernel(
             kernel = InProcessKernel(database=store, rules=watcher, deliver=deliver)
             watching = asyncio.create_task(watcher.run(), name="watch rules")
             try:
-                kernel.resume()
+                await kernel.resume()
                 yield kernel
             finally:
                 await kernel.close()
@@ -251,65 +273,3 @@ def _alone(database: str) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def _watched(
-    folder: Path,
-    store: SQLite,
-    *,
-    load: Callable[[Path], RuleSet],
-    invalid_rules: InvalidRules,
-    requires_tests: bool,
-) -> Watcher:
-    problems: tuple[Problem, ...] = ()
-    try:
-        start = load(folder)
-    except RulesInvalid as invalid:
-        problems = invalid.problems
-        for problem in problems:
-            _logger.error("%s", problem)
-        if invalid_rules == "refuse":
-            raise
-        last_good = _last_good(store) if invalid_rules == "last_good" else None
-        start = last_good or deny_all(f"the rules did not load: {problems[0]}")
-    for warning in start.warnings:
-        _logger.warning("%s", warning)
-    _keep(store, start)
-    return Watcher(
-        folder,
-        load=load,
-        start=start,
-        problems=problems,
-        now_micros=world.now_micros,
-        verify=(lambda rules: failures(folder, rules)) if requires_tests else None,
-        changed=lambda rules: _keep(store, rules),
-    )
-
-
-def _keep(store: SQLite, ruleset: RuleSet) -> None:
-    """Store the rule set by its hash, so that what it decides can be explained later."""
-    row = {
-        "hash": ruleset.hash,
-        "files": json.dumps(dict(ruleset.files)),
-        "in_force_at": world.now_micros(),
-    }
-    store.write([Change(statements.RULESETS, [row], replace=True)])
-
-
-def _last_good(store: SQLite) -> RuleSet | None:
-    """Return the rules that were last in force on this database, or None when none were."""
-    for row in store.read(statements.RULESETS_BY_TIME):
-        files = json.loads(row["files"])
-        if files:  # without files it denied everything
-            return rebuild(files, f"rule set {row['hash'][:12]}")
-    return None
-
-
-@contextmanager
-def _errors_on_the_wire() -> Iterator[None]:
-    try:
-        yield
-    except (StoreUnavailable, LostRace) as error:
-        raise WireError(ErrorCode.UNAVAILABLE, str(error)) from error
-    except StoreError as error:
-        raise WireError(ErrorCode.INTERNAL_ERROR, str(error)) from error

@@ -1,147 +1,154 @@
-"""What a client reads: rows of the read tables, as the messages of the wire."""
+"""What clients and agents read: the read tables, as views. Everything acknowledged is in them."""
 
-import json
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Final
 
 from proctor.wire.calls import WireError
-from proctor.wire.messages import Event, Execution, PolicyStatus, Step
-from proctor.wire.words import ErrorCode
+from proctor.wire.words import ApprovalStatus, ErrorCode, StepStatus
+from proctor_kernel import views
 from proctor_kernel.store import statements
-from proctor_kernel.store.dialect import SQLite
-from proctor_policy.watch import Status
+from proctor_kernel.store.database import Database, Row
+from proctor_kernel.views import View
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+APPROVALS_MAX: Final = 1000
+"""Approvals of one page."""
+
+_LAST_ID: Final = "~"
+_TERMINAL_STEPS: Final = frozenset(str(each) for each in StepStatus if each.is_terminal)
 
 
 class Queries:
-    """Reads of runs, steps and events. Everything acknowledged is in what they return."""
+    """Reads of runs, steps, events, approvals, agents and keys."""
 
-    def __init__(self, database: SQLite) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
 
-    def execution(self, execution_id: str) -> Execution:
+    async def execution(self, execution_id: str, *, with_restoration: bool = False) -> View:
         """Return one run; raises `not_found` when there is none."""
-        found = self._database.read(statements.EXECUTION_BY_ID, execution_id=execution_id)
+        return views.execution(
+            await self.execution_row(execution_id), with_restoration=with_restoration
+        )
+
+    async def execution_row(self, execution_id: str) -> Row:
+        """Return the row of one run; raises `not_found` when there is none."""
+        found = await self._database.read(statements.EXECUTION_BY_ID, execution_id=execution_id)
         if not found:
             raise WireError(ErrorCode.NOT_FOUND, f"no execution {execution_id!r}")
-        return _execution(found[0])
+        return found[0]
 
-    def events(self, execution_id: str, *, after_seq: int, limit: int) -> list[Event]:
+    async def executions(
+        self, *, agent_id: str, session: str, status: str, cursor: str, limit: int
+    ) -> View:
+        """Return a page of runs, the newest first; what is empty does not narrow."""
+        found = await self._database.read(
+            statements.EXECUTIONS_PAGE,
+            agent_id=agent_id,
+            session=session,
+            status=status,
+            before=cursor or _LAST_ID,
+            row_limit=limit + 1,
+        )
+        page: View = {"executions": [views.execution(row) for row in found[:limit]]}
+        if len(found) > limit:
+            page["next_cursor"] = found[limit - 1]["id"]
+        return page
+
+    async def previous(self, execution_id: str) -> View:
+        """Return what the parent of a run left for it (protocol 1.2)."""
+        row = await self.execution_row(execution_id)
+        parent_id = row["parent_execution_id"]
+        if parent_id is None:
+            return {"state": None}
+        parent = await self._database.read(statements.EXECUTION_BY_ID, execution_id=parent_id)
+        if not parent:
+            return {"state": None}
+        left = parent[0]["left"] or parent[0]["output"]
+        return {"state": None if left is None else views.Raw(left)}
+
+    async def events(self, execution_id: str, *, after_seq: int, limit: int) -> list[View]:
         """Return up to `limit` entries of a run's log above `after_seq`, in order."""
-        self.execution(execution_id)
-        found = self._database.read(
+        await self.execution_row(execution_id)
+        found = await self._database.read(
             statements.EVENTS_AFTER,
             execution_id=execution_id,
             after_seq=after_seq,
             row_limit=limit,
         )
-        return [_event(row) for row in found]
+        called = {}
+        if any(row["type"].startswith("step.") for row in found):
+            steps = await self._database.read(
+                statements.TARGETS_OF_STEPS, execution_id=execution_id
+            )
+            called = {row["step_id"]: (row["kind"], row["target"]) for row in steps}
+        return [views.event(row, called) for row in found]
 
-    def steps(self, execution_id: str) -> list[Step]:
+    async def steps(
+        self, execution_id: str, *, only_terminal: bool = False, by_id: bool = False
+    ) -> list[View]:
         """Return the steps of a run, in the order in which they were first proposed."""
-        self.execution(execution_id)
-        found = self._database.read(statements.STEPS_OF_EXECUTION, execution_id=execution_id)
-        return [_step(row) for row in found]
+        await self.execution_row(execution_id)
+        found = await self._database.read(statements.STEPS_OF_EXECUTION, execution_id=execution_id)
+        if by_id:
+            found.sort(key=lambda row: str(row["step_id"]))
+        return [
+            views.step(row)
+            for row in found
+            if not only_terminal or row["status"] in _TERMINAL_STEPS
+        ]
 
-    def step(self, execution_id: str, step_id: str) -> Step:
+    async def step(self, execution_id: str, step_id: str) -> View:
         """Return one step of a run; raises `not_found` when there is none."""
-        found = self._database.read(
+        found = await self._database.read(
             statements.STEP_BY_ID, execution_id=execution_id, step_id=step_id
         )
         if not found:
             raise WireError(
                 ErrorCode.NOT_FOUND, f"execution {execution_id!r} has no step {step_id!r}"
             )
-        return _step(found[0])
+        return views.step(found[0])
 
-    def running(self) -> list[tuple[str, str]]:
+    async def running(self) -> list[tuple[str, str]]:
         """Return (execution id, agent id) of every run that has not ended, oldest first."""
-        found = self._database.read(statements.RUNNING_EXECUTIONS)
+        found = await self._database.read(statements.RUNNING_EXECUTIONS)
         return [(row["id"], row["agent_id"]) for row in found]
 
+    async def approvals(
+        self, *, status: str = ApprovalStatus.PENDING, after: str = ""
+    ) -> list[View]:
+        """Return a page of approvals, the oldest first; an empty status is any."""
+        found = await self._database.read(
+            statements.APPROVALS_BY_STATUS, status=status, after=after, row_limit=APPROVALS_MAX
+        )
+        return [views.approval(row) for row in found]
 
-def policy_status(status: Status) -> PolicyStatus:
-    """Return the status of the rules as clients see it."""
-    return PolicyStatus(
-        hash=status.hash,
-        loaded_at=_time(status.loaded_at_micros),
-        problems=[str(problem) for problem in status.problems],
-        failing_since=_time(status.failing_since_micros),
-        reloads=status.reloads,
-        failures=status.failures,
-    )
+    async def approval_row(self, approval_id: str) -> Row:
+        """Return the row of one approval; raises `not_found` when there is none."""
+        found = await self._database.read(statements.APPROVAL_BY_ID, approval_id=approval_id)
+        if not found:
+            raise WireError(ErrorCode.NOT_FOUND, f"no approval {approval_id!r}")
+        return found[0]
 
+    async def approval(self, approval_id: str) -> View:
+        """Return one approval; raises `not_found` when there is none."""
+        return views.approval(await self.approval_row(approval_id))
 
-def _execution(row: dict[str, Any]) -> Execution:
-    return Execution(
-        id=row["id"],
-        agent_id=row["agent_id"],
-        status=row["status"],
-        input=_value(row["input"]),
-        output=_value(row["output"]),
-        failure_reason=row["failure_reason"],
-        attempts=row["attempts"],
-        passed_over=json.loads(row["passed_over"]),
-        created_at=_time(row["created_at"]),
-        updated_at=_time(row["updated_at"]),
-    )
+    async def agent(self, agent_id: str) -> View:
+        """Return one agent; raises `not_found` when there is none."""
+        found = await self._database.read(statements.AGENT_BY_ID, agent_id=agent_id)
+        if not found:
+            raise WireError(ErrorCode.NOT_FOUND, f"no agent {agent_id!r}")
+        bundle = await self._database.read(statements.BUNDLE_OF_AGENT, agent_id=agent_id)
+        return views.agent(found[0], bundle[0] if bundle else None)
 
+    async def agents(self) -> list[View]:
+        """Return every agent, by id."""
+        bundles = {
+            row["agent_id"]: row for row in await self._database.read(statements.ALL_BUNDLES)
+        }
+        return [
+            views.agent(row, bundles.get(row["id"]))
+            for row in await self._database.read(statements.ALL_AGENTS)
+        ]
 
-def _step(row: dict[str, Any]) -> Step:
-    return Step(
-        step_id=row["step_id"],
-        execution_id=row["execution_id"],
-        kind=row["kind"],
-        target=row["target"],
-        args=_value(row["args"]),
-        args_hash=row["args_hash"],
-        occurrence=row["occurrence"],
-        status=row["status"],
-        idempotency=row["idempotency"],
-        result=_value(row["result"]),
-        error=_value(row["error"]),
-        decision=row["decision"],
-        reason=row["reason"],
-        rule_ids=json.loads(row["rule_ids"]),
-        ruleset=row["ruleset"],
-        policy_micros=row["policy_micros"],
-        shadow=json.loads(row["shadow"]),
-        trace_id=row["trace_id"],
-        span_id=row["span_id"],
-        started_at=_time(row["started_at"]),
-        completed_at=_time(row["completed_at"]),
-    )
-
-
-def _event(row: dict[str, Any]) -> Event:
-    return Event(
-        execution_id=row["execution_id"],
-        event_seq=row["event_seq"],
-        type=row["type"],
-        payload=_value(row["payload"]),
-        occurred_at=_time(row["occurred_at"]),
-        hash=row["hash"],
-    )
-
-
-def _value(text: str | None) -> Any:
-    if text is None:
-        return None
-    try:
-        return json.loads(text)
-    except ValueError:
-        # Recorded text is JSON; what Python refuses is an integer of thousands of digits.
-        return json.loads(text, parse_int=_integer)
-
-
-def _integer(literal: str) -> int | str:
-    try:
-        return int(literal)
-    except ValueError:
-        return literal
-
-
-def _time(micros: int | None) -> datetime | None:
-    # Integer arithmetic: a float of seconds would lose the last microsecond.
-    return None if micros is None else _EPOCH + timedelta(microseconds=micros)
+    async def api_keys(self) -> list[View]:
+        """Return every key, the oldest first, without the tokens."""
+        return [views.api_key(row) for row in await self._database.read(statements.ALL_API_KEYS)]

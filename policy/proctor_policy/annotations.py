@@ -47,6 +47,7 @@ KNOWN: Final[Mapping[str, Annotation]] = MappingProxyType(
         "message": Annotation("what an approver is shown", "approval"),
         "limit": Annotation("so many calls within so long, as 5/1m", "rate_limit", required=True),
         "per": Annotation("what the limit counts for: execution, agent or global", "rate_limit"),
+        "wait": Annotation("how long a run may be put off until there is room", "rate_limit"),
     }
 )
 
@@ -136,7 +137,15 @@ def _rate_limit(policy: Policy) -> RateGate:
     per = policy.annotations.get("per", "execution")
     if per not in get_args(Per):
         raise ValueError(f"per must be execution, agent or global, not {per!r}")
-    return RateGate(policy.id, policy.reason, limit, window_seconds, per)  # type: ignore[arg-type]
+    wait = policy.annotations.get("wait")
+    return RateGate(
+        policy.id,
+        policy.reason,
+        limit,
+        window_seconds,
+        per,  # type: ignore[arg-type]  # checked above
+        wait_seconds=0 if wait is None else duration_seconds(wait),
+    )
 
 
 def _shadow(_: Policy) -> ShadowGate:

@@ -41,6 +41,8 @@ class RateGate:
     limit: int
     window_seconds: int
     per: Per
+    wait_seconds: int = 0
+    """How long a run may be put off until there is room; 0: the call is refused at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,6 +115,34 @@ def combine(matches: Matches, *, target: str, ruleset: str) -> Verdict:
     return verdict(Decision.ALLOW, reason, [policy.id for policy in permitting], *gates)
 
 
+_SEVERITY: Final = (
+    Decision.ALLOW,
+    Decision.RATE_LIMITED,
+    Decision.REQUIRE_APPROVAL,
+    Decision.DENY,
+)
+
+
+def together(first: Verdict, second: Verdict) -> Verdict:
+    """Return the verdict when two rule sets must both allow a call.
+
+    The stricter decision stands, with the reasons of whoever takes it; gates add up.
+    """
+    decision = max(first.decision, second.decision, key=_SEVERITY.index)
+    deciding = [each for each in (first, second) if each.decision is decision]
+    return Verdict(
+        decision,
+        _joined(each.reason for each in deciding),
+        tuple(sorted({rule_id for each in deciding for rule_id in each.rule_ids})),
+        f"{first.ruleset}+{second.ruleset}",
+        tuple(sorted((*first.errors, *second.errors))),
+        tuple(sorted((*first.gates, *second.gates), key=lambda gate: gate.rule_id)),
+        tuple(sorted((*first.shadow, *second.shadow))),
+        tuple(sorted({*first.labels, *second.labels})),
+        first.policy_micros + second.policy_micros,
+    )
+
+
 def _joined(reasons: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(reason for reason in reasons if reason))
 

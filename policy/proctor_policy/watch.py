@@ -11,7 +11,7 @@ import asyncio
 import gc
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -55,7 +55,7 @@ class Watcher:
         problems: tuple[Problem, ...] = (),
         now_micros: Callable[[], int],
         verify: Callable[[RuleSet], Sequence[Problem]] | None = None,
-        changed: Callable[[RuleSet], None] | None = None,
+        changed: Callable[[RuleSet], Awaitable[None]] | None = None,
     ) -> None:
         """Begin with `start`, which stays in force until the folder loads as something else.
 
@@ -114,7 +114,7 @@ class Watcher:
             self._tried = None
             return False
         self._tried = None  # a swap that is refused for now is tried again
-        swapped = self._swap(candidate)
+        swapped = await self._swap(candidate)
         self._tried = digest
         return swapped
 
@@ -135,12 +135,12 @@ class Watcher:
             raise RulesInvalid(tuple(problems))
         return candidate
 
-    def _swap(self, candidate: RuleSet) -> bool:
+    async def _swap(self, candidate: RuleSet) -> bool:
         if candidate.hash == self._rules.hash:
             self._status = replace(self._status, problems=(), failing_since_micros=None)
             return False
         if self._changed is not None:
-            self._changed(candidate)
+            await self._changed(candidate)
         self._rules = candidate
         self._status = replace(
             self._status,

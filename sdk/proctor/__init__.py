@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from proctor.tools import step as step
     from proctor.tools import tool as tool
     from proctor.tools import wrap_tool as wrap_tool
+    from proctor.wire.messages import Approval as Approval
     from proctor.wire.messages import Event as Event
     from proctor.wire.messages import Execution as Execution
     from proctor.wire.messages import PolicyStatus as PolicyStatus
@@ -97,7 +98,7 @@ _PUBLIC = {
     ),
     "proctor.mcp": ("wrap_mcp_tool", "wrap_mcp_tools"),
     "proctor.tools": ("define_tool", "step", "tool", "wrap_tool"),
-    "proctor.wire.messages": ("Event", "Execution", "PolicyStatus", "Step"),
+    "proctor.wire.messages": ("Approval", "Event", "Execution", "PolicyStatus", "Step"),
 }
 # INVARIANT: no module of this package is named like a public name: importing the module would
 # put it in the name's place.

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from proctor import encode
 from proctor.context import Activation, Execution
-from proctor.errors import CONTROL_FLOW, failure_reason, from_wire
+from proctor.errors import CONTROL_FLOW, Blocked, failure_reason, from_wire
 from proctor.tools import Tool
 from proctor.transport import AgentPort
 from proctor.wire.calls import Delivery, WireError
@@ -84,12 +84,19 @@ class Agent:
         try:
             with Activation(here):
                 output_json = await self._outcome(here)
+        except Blocked:
+            await _stop_to_wait(here)
+            return
         except CONTROL_FLOW:
             return
         except Exception as error:
+            if isinstance(here.ended_by, Blocked):
+                await _stop_to_wait(here)
             if here.ended_by is None:
                 await _post(here.port.fail_execution(here.id, here.lease, reason=_reason(error)))
             return
+        if isinstance(here.ended_by, Blocked):
+            await _stop_to_wait(here)
         if here.ended_by is None:
             await _post(here.port.complete_execution(here.id, here.lease, output_json=output_json))
 
@@ -158,7 +165,13 @@ def _reason(error: Exception) -> str:
     return failure_reason(error)
 
 
-async def _post(outcome: Awaitable[None]) -> None:
+async def _stop_to_wait(here: Execution) -> None:
+    """Let calls under way come to their end, then tell the kernel that the attempt is over."""
+    await here.quiet()
+    await _post(here.port.suspend(here.id, here.lease))
+
+
+async def _post(outcome: Awaitable[object]) -> None:
     try:
         await outcome
     except WireError as error:

@@ -1,7 +1,7 @@
 """What the owner of runs does with them: create, watch, read, cancel."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -9,7 +9,7 @@ from proctor import encode
 from proctor.errors import from_wire
 from proctor.transport import ClientPort
 from proctor.wire.calls import WireError
-from proctor.wire.messages import Event, Execution, PolicyStatus, Step
+from proctor.wire.messages import Approval, Event, Execution, PolicyStatus, Step
 
 EVENTS_PAGE_MAX = 1000
 """Most events that one call returns (protocol 1.2)."""
@@ -38,14 +38,28 @@ class Client:
     ) -> None:
         """Leave the block."""
 
-    async def create(self, agent_id: str, input: Any = None) -> Execution:
+    async def create(
+        self,
+        agent_id: str,
+        input: Any = None,
+        *,
+        session: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Execution:
         """Start a run of an agent; it is durable when this returns.
+
+        Runs of one `session` take turns, and what one has read counts for the next. A known
+        `idempotency_key` returns the run that it stands for.
 
         Raises:
             TypeError: `input` is not JSON.
         """
         input_json = encode.to_json(input, f"the input of agent {agent_id!r}")
-        return await _mapped(self._port.create_execution(agent_id, input_json=input_json))
+        return await _mapped(
+            self._port.create_execution(
+                agent_id, input_json=input_json, session=session, idempotency_key=idempotency_key
+            )
+        )
 
     async def get(self, execution_id: str) -> Execution:
         """Read a run as it stands."""
@@ -89,6 +103,47 @@ class Client:
     async def policy_status(self) -> PolicyStatus:
         """Tell which rules decide, and what is wrong with the folder they come from."""
         return await _mapped(self._port.policy_status())
+
+    async def list_approvals(self, status: str = "pending") -> list[Approval]:
+        """Read the calls that wait for people, the oldest first; "" reads decided ones too."""
+        return list(await _mapped(self._port.list_approvals(status=status)))
+
+    async def get_approval(self, approval_id: str) -> Approval:
+        """Read one approval."""
+        return await _mapped(self._port.get_approval(approval_id))
+
+    async def grant_approval(
+        self,
+        approval_id: str,
+        *,
+        by: str,
+        groups: Sequence[str] = (),
+        rationale: str = "",
+    ) -> None:
+        """Agree to a call that waits, as `by`, who is in `groups`.
+
+        An embedded kernel believes whoever it is embedded by: check who asks before you call this.
+
+        Raises:
+            ForbiddenError: the rule asks other people.
+            ConflictError: it is decided, or it has expired.
+        """
+        await _mapped(
+            self._port.grant_approval(approval_id, by=by, groups=groups, rationale=rationale)
+        )
+
+    async def deny_approval(
+        self,
+        approval_id: str,
+        *,
+        by: str,
+        groups: Sequence[str] = (),
+        rationale: str = "",
+    ) -> None:
+        """Say no to a call that waits; the model is told `rationale`. Raises as a grant does."""
+        await _mapped(
+            self._port.deny_approval(approval_id, by=by, groups=groups, rationale=rationale)
+        )
 
     async def cancel(self, execution_id: str) -> None:
         """End a run and interrupt its handler.

@@ -67,6 +67,8 @@ class Execution:
     """The attempt is being stopped from outside: nothing more is recorded for it."""
     ended_by: Exception | None = None
     """The control flow that ended the handler, also when the handler swallowed it."""
+    _calls: int = 0
+    _at_rest: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
 
     async def call(
         self,
@@ -90,6 +92,22 @@ class Execution:
         submission = StepSubmission(
             kind, target, encode.args_to_json(args, target), idempotency, uuid.uuid4().hex
         )
+        self._calls += 1
+        try:
+            return await self._answered(submission, body)
+        finally:
+            self._calls -= 1
+            if self._calls == 0:
+                self._at_rest.set()
+
+    async def quiet(self) -> None:
+        """Wait until no call of this attempt is under way."""
+        while self._calls:
+            self._at_rest.clear()
+            await self._at_rest.wait()
+
+    async def _answered(self, submission: StepSubmission, body: Body) -> Any:
+        target = submission.target
         try:
             answer = shake(await self._submit(submission))
             match answer:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from proctor.wire.calls import Lease, StepReply, StepSubmission
-from proctor.wire.messages import Event, Execution, PolicyStatus, Step
+from proctor.wire.messages import Approval, Event, Execution, PolicyStatus, Step
 
 
 class AgentPort(Protocol):
@@ -47,6 +47,10 @@ class AgentPort(Protocol):
         """End the run as failed with `reason` (protocol 10.3)."""
         ...
 
+    async def suspend(self, execution_id: str, lease: Lease) -> bool:
+        """Stop, since all that is under way waits; False: nothing waits any more."""
+        ...
+
 
 class ClientPort(Protocol):
     """What the owner of a run may ask of the kernel (protocol 1.2).
@@ -54,7 +58,14 @@ class ClientPort(Protocol):
     Raises `WireError` with `not_found` for an unknown agent, run or step.
     """
 
-    async def create_execution(self, agent_id: str, *, input_json: str) -> Execution:
+    async def create_execution(
+        self,
+        agent_id: str,
+        *,
+        input_json: str,
+        session: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Execution:
         """Start a run; it is durable when this returns."""
         ...
 
@@ -82,6 +93,26 @@ class ClientPort(Protocol):
 
     async def policy_status(self) -> PolicyStatus:
         """Tell which rules decide, and what is wrong with their folder."""
+        ...
+
+    async def list_approvals(self, *, status: str) -> Sequence[Approval]:
+        """Read the approvals of a status, the oldest first; of any when it is empty."""
+        ...
+
+    async def get_approval(self, approval_id: str) -> Approval:
+        """Read one approval."""
+        ...
+
+    async def grant_approval(
+        self, approval_id: str, *, by: str, groups: Sequence[str], rationale: str
+    ) -> None:
+        """Agree to a call that waits; raises `forbidden` for whoever is not asked."""
+        ...
+
+    async def deny_approval(
+        self, approval_id: str, *, by: str, groups: Sequence[str], rationale: str
+    ) -> None:
+        """Say no to a call that waits; raises `forbidden` for whoever is not asked."""
         ...
 
     async def cancel_execution(self, execution_id: str) -> None:

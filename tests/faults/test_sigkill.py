@@ -1,5 +1,6 @@
 """A process that is killed between any two writes of a run loses and doubles nothing."""
 
+import asyncio
 import collections
 import sqlite3
 import subprocess
@@ -8,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from proctor_kernel.audit.verify import verify
-from proctor_kernel.store.dialect import SQLite
+from proctor_kernel.store.sqlite import SQLite
 
 VICTIM = Path(__file__).with_name("victim.py")
 KILLED = -9
@@ -42,7 +43,7 @@ def lines(folder: Path, file: str) -> list[list[str]]:
 def check(folder: Path) -> None:
     """Check what must hold once the run has come to its end."""
     database = SQLite(str(folder / "proctor.db"), "FULL")
-    report = verify(database)
+    report = asyncio.run(verify(database))
     database.close()
     with sqlite3.connect(folder / "proctor.db") as reading:
         runs = dict(reading.execute("SELECT id, status FROM executions").fetchall())

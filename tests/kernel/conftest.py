@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from proctor_kernel.store.dialect import SQLite
+from proctor_kernel.store.sqlite import SQLite
 
 
 @pytest.fixture

@@ -24,8 +24,8 @@ from proctor_kernel.core.commands import (
 )
 from proctor_kernel.core.identity import Json
 from proctor_kernel.kernel import Kernel
-from proctor_kernel.store.dialect import SQLite
 from proctor_kernel.store.log import Log
+from proctor_kernel.store.sqlite import SQLite
 
 
 class Asked:
@@ -34,19 +34,26 @@ class Asked:
     def __init__(self) -> None:
         self.times = 0
 
-    def __call__(self, question: Question | None) -> Answers:
+    async def __call__(self, question: Question | None) -> Answers:
         if question is None:
-            return Answers(world.now_micros())
+            return Answers(world.now_micros(), world.new_id())
         self.times += 1
-        return Answers(world.now_micros(), Ruling(Decision.ALLOW, "", ("all",), "h"))
+        ruling = Ruling(Decision.ALLOW, "", ("all",), "h")
+        return Answers(world.now_micros(), world.new_id(), ruling)
 
 
-def kernel_on(database: SQLite, hot_bytes_max: int = 1 << 20) -> Kernel:
-    return Kernel(log=Log(database), ask=Asked(), ended=lambda _: None, hot_bytes_max=hot_bytes_max)
+def kernel_on(database: SQLite, hot_bytes_max: int = 1 << 20, *, is_alone: bool = True) -> Kernel:
+    return Kernel(
+        log=Log(database),
+        ask=Asked(),
+        happened=lambda _state, _events: None,
+        is_alone=is_alone,
+        hot_bytes_max=hot_bytes_max,
+    )
 
 
 async def begun(kernel: Kernel, execution_id: str) -> Lease:
-    await kernel.apply(execution_id, CreateExecution("a", Json("null"), f"d-{execution_id}"))
+    await kernel.apply(execution_id, CreateExecution("a", Json("null")))
     claimed = await kernel.apply(execution_id, ClaimDispatch(5))
     assert isinstance(claimed, Claimed)
     return claimed.lease
@@ -67,7 +74,7 @@ async def test_many_commands_at_once_on_one_run_are_all_recorded(database: SQLit
 
 async def test_two_kernels_on_one_run_lose_nothing_to_each_other(path: Path) -> None:
     databases = [SQLite(str(path), "NORMAL") for _ in range(2)]
-    ours, theirs = (kernel_on(database) for database in databases)
+    ours, theirs = (kernel_on(database, is_alone=False) for database in databases)
     lease = await begun(ours, "run")
     steps = [step_of(await ours.apply("run", submit(lease))) for _ in range(20)]
 
@@ -79,7 +86,7 @@ async def test_two_kernels_on_one_run_lose_nothing_to_each_other(path: Path) -> 
         *(ours.apply("run", submit(lease, "more")) for _ in range(5)),
     )
     ours_state, theirs_state = await ours.load("run"), await theirs.load("run")
-    report = verify(databases[0])
+    report = await verify(databases[0])
     for database in databases:
         database.close()
 
@@ -93,7 +100,7 @@ async def test_two_kernels_on_one_run_lose_nothing_to_each_other(path: Path) -> 
 
 async def test_of_two_kernels_that_end_a_run_one_is_first(path: Path) -> None:
     databases = [SQLite(str(path), "NORMAL") for _ in range(2)]
-    ours, theirs = (kernel_on(database) for database in databases)
+    ours, theirs = (kernel_on(database, is_alone=False) for database in databases)
     lease = await begun(ours, "run")
     await theirs.load("run")
 
@@ -111,7 +118,7 @@ async def test_of_two_kernels_that_end_a_run_one_is_first(path: Path) -> None:
 
 async def test_an_attempt_begun_elsewhere_takes_the_run_over(path: Path) -> None:
     databases = [SQLite(str(path), "NORMAL") for _ in range(2)]
-    ours, theirs = (kernel_on(database) for database in databases)
+    ours, theirs = (kernel_on(database, is_alone=False) for database in databases)
     old = await begun(ours, "run")
     await ours.apply("run", submit(old))
     claimed = await theirs.apply("run", ClaimDispatch(5))
@@ -145,7 +152,9 @@ async def test_letting_go_of_a_run_changes_no_answer(database: SQLite) -> None:
 
 async def test_a_replay_asks_the_policies_nothing(database: SQLite) -> None:
     asked = Asked()
-    kernel = Kernel(log=Log(database), ask=asked, ended=lambda _: None)
+    kernel = Kernel(
+        log=Log(database), ask=asked, happened=lambda _state, _events: None, is_alone=True
+    )
     lease = await begun(kernel, "run")
     for number in range(5):
         reply = await kernel.apply("run", submit(lease, args=f"[{number}]"))
@@ -174,4 +183,4 @@ async def test_whoever_stops_waiting_does_not_leave_a_state_that_the_log_does_no
 
     assert again.decision is Answer.PROCEED
     assert next_call.step_id != again.step_id
-    assert verify(database).breaks == ()
+    assert (await verify(database)).breaks == ()

@@ -275,7 +275,7 @@ async def test_rules_whose_tests_fail_do_not_come_into_force_when_that_is_asked(
 async def test_a_set_that_nobody_could_be_told_of_is_tried_again(folder: Path) -> None:
     refusals = [OSError("disk full")]
 
-    def changed(_: RuleSet) -> None:
+    async def changed(_: RuleSet) -> None:
         if refusals:
             raise refusals.pop()
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from proctor_kernel.core.chain import Break, first_break
 from proctor_kernel.store import statements
-from proctor_kernel.store.dialect import SQLite
+from proctor_kernel.store.database import Database
 from proctor_kernel.store.log import row_of
 
 
@@ -17,7 +17,7 @@ class Report:
     breaks: tuple[Break, ...]
 
 
-def verify(database: SQLite) -> Report:
+async def verify(database: Database) -> Report:
     """Check the chain of every run in `database`.
 
     An edited, dropped, inserted or reordered event is found. A log whose last events were
@@ -26,11 +26,13 @@ def verify(database: SQLite) -> Report:
     """
     executions = events = 0
     breaks = []
-    for row in database.read(statements.EXECUTION_IDS):
+    for row in await database.read(statements.EXECUTION_IDS):
         execution_id = row["execution_id"]
         rows = [
             row_of(values)
-            for values in database.read(statements.LOG_OF_EXECUTION, execution_id=execution_id)
+            for values in await database.read(
+                statements.LOG_OF_EXECUTION, execution_id=execution_id
+            )
         ]
         executions += 1
         events += len(rows)

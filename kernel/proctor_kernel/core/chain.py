@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
-from proctor_kernel.core import events
+from proctor_kernel.core import event_json, events
 from proctor_kernel.core.state import GENESIS
 
 
@@ -45,12 +45,12 @@ def link(
     records = []
     for event in happened:
         seq += 1
-        payload = events.to_json(event)
+        payload = event_json.to_json(event)
         head = digest(
             previous=head,
             execution_id=execution_id,
             seq=seq,
-            type_name=events.name(event),
+            type_name=event_json.name(event),
             payload=payload,
             at=at,
         )
@@ -79,9 +79,14 @@ class Break:
     problem: str
 
 
-def first_break(execution_id: str, rows: Iterable[Row]) -> Break | None:
-    """Return the first row of one run, in stored order, that does not follow from the last."""
-    head, expected = GENESIS, 1
+def first_break(
+    execution_id: str, rows: Iterable[Row], *, seq: int = 0, head: str = GENESIS
+) -> Break | None:
+    """Return the first row of one run, in stored order, that does not follow from the last.
+
+    `seq` and `head`: number and hash of the event before the first row.
+    """
+    expected = seq + 1
     for row in rows:
         if row.execution_id != execution_id:
             return Break(execution_id, expected, f"the row belongs to {row.execution_id!r}")

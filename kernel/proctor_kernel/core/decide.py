@@ -4,38 +4,42 @@
 ask the policies). `decide(state, command, answers)` gives the events to record and the reply.
 Both are pure: the kernel asks, records, and replies, in that order.
 
-A tool call is two commands: `SubmitStep` (in `submit.py`) and, when its body has run, `SettleStep`.
+A tool call is two commands: `SubmitStep` (in `submit`) and, when its body has run, `SettleStep`
+(in `settle`). Deliveries are in `deliver`, people's decisions in `approve`, resources in `hold`.
 """
 
 from typing import assert_never
 
-from proctor.wire.calls import Lease, StepReply
-from proctor.wire.words import (
-    Answer,
-    ErrorCode,
-    Reason,
-    StepStatus,
-)
-from proctor_kernel.core import events, replies, step_errors, submit
+from proctor.wire.words import ErrorCode, Reason
+from proctor_kernel.core import approve, deliver, events, flow, hold, replies, settle, submit
 from proctor_kernel.core.commands import (
+    AcknowledgeDispatch,
     Answers,
+    BindResource,
     CancelExecution,
     ClaimDispatch,
-    Claimed,
     Command,
     CreateExecution,
+    DecideApproval,
     Done,
+    FailDispatch,
     FinishExecution,
+    ForkExecution,
     GaveUp,
     Outcome,
+    PublishCheckpoints,
     Question,
-    Raised,
+    RegisterResource,
     Rejected,
     Returned,
     SettleStep,
+    SettleSubagent,
+    SpawnExecution,
+    StartExecution,
     SubmitStep,
+    Suspend,
 )
-from proctor_kernel.core.state import Attempt, State, Step
+from proctor_kernel.core.state import State
 
 
 def question(state: State, command: Command) -> Question | None:
@@ -50,13 +54,21 @@ def decide(state: State, command: Command, answers: Answers) -> Outcome:
     """
     match command:
         case CreateExecution():
-            return _create(state, command)
-        case ClaimDispatch():
-            return _claim(state, command)
+            return _create(state, command, answers)
+        case ForkExecution():
+            return _fork(state, command, answers)
+        case StartExecution():
+            return _start(state, command, answers)
+        case ClaimDispatch() | AcknowledgeDispatch() | FailDispatch() | Suspend():
+            return deliver.decide(state, command, answers)
         case SubmitStep():
             return submit.decide(state, command, answers)
-        case SettleStep():
-            return _settle(state, command)
+        case SettleStep() | SpawnExecution() | SettleSubagent():
+            return settle.decide(state, command, answers)
+        case DecideApproval():
+            return approve.decide(state, command, answers)
+        case RegisterResource() | BindResource() | PublishCheckpoints():
+            return hold.decide(state, command)
         case FinishExecution():
             return _finish(state, command)
         case CancelExecution():
@@ -65,121 +77,96 @@ def decide(state: State, command: Command, answers: Answers) -> Outcome:
             assert_never(command)
 
 
-def _create(state: State, command: CreateExecution) -> Outcome:
+def _create(state: State, command: CreateExecution, answers: Answers) -> Outcome:
     if state.status is not None:
-        return replies.unchanged(
-            state, Rejected(ErrorCode.CONFLICT, "the execution exists already")
-        )
+        return replies.unchanged(Rejected(ErrorCode.CONFLICT, "the execution exists already"))
+    spawned_by = command.spawned_by or (None, None)
+    created = events.ExecutionCreated(
+        command.agent_id,
+        command.input,
+        session=command.session,
+        parent_execution_id=command.parent_execution_id,
+        idempotency_key=command.idempotency_key,
+        spawned_by_execution=spawned_by[0],
+        spawned_by_step=spawned_by[1],
+        created_by=command.created_by,
+        on_behalf_of=command.on_behalf_of,
+        deadline_at=command.deadline_at,
+    )
+    if command.session is not None:
+        return replies.outcome(Done(), created)
     return replies.outcome(
-        state,
         Done(),
-        events.ExecutionCreated(command.agent_id, command.input),
-        events.ExecutionStarted(),
-        events.DispatchQueued(command.dispatch_id),
+        created,
+        events.ExecutionStarted(command.parent_execution_id),
+        *command.inherited,
+        events.DispatchQueued(answers.new_id),
     )
 
 
-def _claim(state: State, command: ClaimDispatch) -> Outcome:
-    if state.is_terminal or state.dispatch is None:
-        return replies.unchanged(state, replies.gone(state))
-    if state.fruitless_attempts >= command.fruitless_attempts_max:
-        ended = events.ExecutionFailed(Reason.DISPATCH_EXHAUSTED)
-        return replies.outcome(
-            state,
-            Rejected(
-                ErrorCode.EXECUTION_TERMINAL,
-                f"{state.fruitless_attempts} attempts in a row recorded nothing",
-            ),
-            ended,
-            *_cut_off(state, Reason.EXECUTION_FAILED),
-        )
-    number = state.dispatch.attempt + 1
-    lease = Lease(state.dispatch.dispatch_id, number)
-    return Outcome(
-        (events.DispatchClaimed(lease.dispatch_id, number),),
-        Claimed(lease, state.agent_id, state.input),
-        Attempt(lease.dispatch_id, number),
+def _fork(state: State, command: ForkExecution, answers: Answers) -> Outcome:
+    if state.status is not None:
+        return replies.unchanged(Rejected(ErrorCode.CONFLICT, "the execution exists already"))
+    copy = (command.created, command.forked, *command.copied)
+    if command.session is not None:
+        return replies.outcome(Done(), *copy)
+    return replies.outcome(
+        Done(), *copy, events.ExecutionStarted(), events.DispatchQueued(answers.new_id)
     )
 
 
-def _settle(state: State, command: SettleStep) -> Outcome:
-    step = state.steps.get(command.step_id)
-    if step is None:
-        return replies.unchanged(
-            state, Rejected(ErrorCode.NOT_FOUND, f"no step {command.step_id!r}")
-        )
-    if state.is_terminal:
-        return replies.unchanged(state, replies.TERMINAL)
-    if step.status.is_terminal:
-        return replies.unchanged(state, replies.replay(step))
-    if step.status is not StepStatus.EXECUTING:
-        return replies.unchanged(
-            state, Rejected(ErrorCode.CONFLICT, f"step {step.step_id} is {step.status}")
-        )
-    if not replies.holds(state, command.lease):
-        return replies.unchanged(state, replies.superseded(command.lease))
-    match command.outcome:
-        case Returned(value):
-            event: events.Event = events.StepSucceeded(step.step_id, value)
-        case Raised(error):
-            event = events.StepFailed(step.step_id, error)
-        case _:
-            assert_never(command.outcome)
-    return replies.outcome(state, StepReply(Answer.RECORDED, step.step_id), event)
+def _start(state: State, command: StartExecution, answers: Answers) -> Outcome:
+    if state.status is None or state.is_terminal:
+        return replies.unchanged(replies.gone(state))
+    if state.started_at is not None:
+        return replies.unchanged(Rejected(ErrorCode.CONFLICT, "the execution has started"))
+    return replies.outcome(
+        Done(),
+        events.ExecutionStarted(command.parent_execution_id, command.carried),
+        *command.inherited,
+        events.DispatchQueued(answers.new_id),
+    )
 
 
 def _finish(state: State, command: FinishExecution) -> Outcome:
-    if state.is_terminal or state.status is None:
-        return replies.unchanged(state, replies.gone(state))
-    if not replies.holds(state, command.lease):
-        return replies.unchanged(state, replies.superseded(command.lease))
+    barred = replies.barred(state, command.lease)
+    if barred is not None:
+        return replies.unchanged(barred)
     passed_over = _passed_over(state)
     match command.outcome:
-        case Returned(value):
-            ended: events.Event = events.ExecutionCompleted(value, passed_over)
-            cut_off = _cut_off(state, Reason.EXECUTION_COMPLETED)
+        case Returned(value, left):
+            ended: events.Event = events.ExecutionCompleted(value, passed_over, left)
+            closing = flow.closing(state, Reason.EXECUTION_COMPLETED)
         case GaveUp(reason):
             ended = events.ExecutionFailed(reason, passed_over)
-            cut_off = _cut_off(state, Reason.EXECUTION_FAILED)
+            closing = flow.closing(state, Reason.EXECUTION_FAILED)
         case _:
             assert_never(command.outcome)
-    return replies.outcome(state, Done(), ended, *cut_off)
+    return replies.outcome(Done(), ended, *closing)
 
 
 def _cancel(state: State, command: CancelExecution) -> Outcome:
     if state.status is None:
-        return replies.unchanged(state, replies.gone(state))
+        return replies.unchanged(replies.gone(state))
     if state.is_terminal:
         return replies.unchanged(
-            state, Rejected(ErrorCode.CONFLICT, f"the execution is already {state.status}")
+            Rejected(ErrorCode.CONFLICT, f"the execution is already {state.status}")
         )
     return replies.outcome(
-        state,
         Done(),
         events.ExecutionCancelled(command.reason),
-        *_cut_off(state, Reason.EXECUTION_CANCELLED),
+        *flow.closing(state, Reason.EXECUTION_CANCELLED),
     )
 
 
 def _passed_over(state: State) -> tuple[str, ...]:
     """Return the recorded steps of earlier attempts that this one did not propose, in order."""
-    if state.attempt is None:
+    attempt = state.attempt
+    if attempt is None:
         return ()
     missed = [
         step
         for step_id, step in state.steps.items()
-        if step.proposed_attempt < state.attempt.number and step_id not in state.attempt.proposed
+        if step.proposed_attempt < state.attempts and step_id not in attempt.proposed
     ]
     return tuple(step.step_id for step in sorted(missed, key=lambda step: step.proposed_seq))
-
-
-def _cut_off(state: State, reason: Reason) -> tuple[events.Event, ...]:
-    """Close the steps whose body was under way when the run ended."""
-    under_way = sorted((state.steps[step_id] for step_id in state.executing), key=_order)
-    return tuple(
-        events.StepCancelled(step.step_id, step_errors.ended(reason)) for step in under_way
-    )
-
-
-def _order(step: Step) -> int:
-    return step.proposed_seq

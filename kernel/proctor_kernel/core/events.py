@@ -1,20 +1,17 @@
 """Everything that can happen to a run: a closed union of frozen dataclasses.
 
-An event's name is `TYPES`' key (protocol 4.2; `dispatch.claimed` is ours: it numbers the
-attempts). Its JSON is derived from its fields: unset ones are left out, and user values
-(`Json`) are embedded as the text they are, so that what is hashed is what was received.
+An event's name is `TYPES`' key (protocol 4.2). Ours beside the protocol's: `dispatch.claimed`
+numbers the attempts, `step.spawned` names the subagent of a step, `approval.voted` is one of
+several people who must agree. `event_json` writes and reads them.
 """
 
-import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from enum import StrEnum
-from json.decoder import JSONDecoder, scanstring  # type: ignore[attr-defined]  # not in typeshed
-from types import MappingProxyType, UnionType
-from typing import Any, Final, Union, get_args, get_origin, get_type_hints
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
 
 from proctor.wire.words import Decision, Idempotency, Reason, StepKind
-from proctor_kernel.core.identity import Json, quoted
+from proctor_kernel.core.identity import Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +20,51 @@ class ExecutionCreated:
 
     agent_id: str
     input: Json
+    session: str | None = None
+    """Runs of one session take turns, and what one has read taints the next (protocol 4.5)."""
+    parent_execution_id: str | None = None
+    idempotency_key: str | None = None
+    spawned_by_execution: str | None = None
+    spawned_by_step: str | None = None
+    created_by: str | None = None
+    """The authenticated principal that asked."""
+    on_behalf_of: str | None = None
+    deadline_at: int | None = None
+    bundle: str | None = None
+    """Rules that came with the run and must allow its calls too; their text."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionForked:
+    """The run begins as a copy of another up to one of its events (protocol 4.6)."""
+
+    source_execution_id: str
+    fork_seq: int
+    policy_override: bool
+    restoration: Json | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutionStarted:
-    """The run may be delivered to its agent."""
+    """The run may be delivered to its agent.
+
+    `carried`: what earlier runs of its session had done, as `Tally` is written.
+    """
+
+    parent_execution_id: str | None = None
+    carried: Json | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionBlocked:
+    """A step waits for somebody and nothing else is under way."""
+
+    reason: Reason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionResumed:
+    """No step waits any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +73,8 @@ class ExecutionCompleted:
 
     output: Json
     passed_over: tuple[str, ...] = ()
+    state: Json | None = None
+    """What the agent leaves for the run that follows (protocol 1.2, `previous`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +94,10 @@ class ExecutionCancelled:
 
 @dataclass(frozen=True, slots=True)
 class DispatchQueued:
-    """A delivery to the agent is due."""
+    """A delivery to the agent is due; at once, or at a later time."""
 
     dispatch_id: str
+    due_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +106,34 @@ class DispatchClaimed:
 
     dispatch_id: str
     attempt: int
+    lease_micros: int = 0
+    """How long the attempt may be silent before another takes over; 0: it never is."""
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchAcked:
+    """The agent took the delivery."""
+
+    dispatch_id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchFailed:
+    """The agent did not take the delivery; the next attempt is due at `retry_at`."""
+
+    dispatch_id: str
+    attempt: int
+    error: str
+    retry_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchDiscarded:
+    """Nobody acts under this dispatch any more."""
+
+    dispatch_id: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +181,20 @@ class StepDenied:
 
 
 @dataclass(frozen=True, slots=True)
+class StepAwaitingApproval:
+    """The call may run only when people agree to it."""
+
+    step_id: str
+    decision: Decision
+    reason: str
+    rule_ids: tuple[str, ...]
+    ruleset: str
+    policy_micros: int
+    errors: tuple[str, ...] = ()
+    shadow: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class StepRateLimited:
     """A limit was used up, so the call became no step: proposed again, it is asked again."""
 
@@ -138,14 +220,28 @@ class StepExecuting:
     step_id: str
     labels: tuple[str, ...] = ()
     request_id: str | None = None
+    resources: tuple[str, ...] = ()
+    """Resources that the call names: they count its steps."""
+    generations: Json | None = None
+    """Object: each resource that the call may change -> its generation from here on."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepSpawned:
+    """The body started a run of another agent and waits for it."""
+
+    step_id: str
+    execution_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class StepSucceeded:
-    """The body returned `result`."""
+    """The body returned `result`; a model call also what it used, where that could be read."""
 
     step_id: str
     result: Json
+    input_tokens: int | None = None
+    output_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,134 +260,176 @@ class StepCancelled:
     error: Json
 
 
+@dataclass(frozen=True, slots=True)
+class ApprovalRequested:
+    """People are asked to lift the gates of a call. `gates` as `approvals` writes them."""
+
+    approval_id: str
+    step_id: str
+    gates: Json
+    expires_at: int
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalVoted:
+    """Somebody agreed, and more people have to."""
+
+    approval_id: str
+    step_id: str
+    by: str
+    groups: tuple[str, ...] = ()
+    rationale: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalGranted:
+    """As many as have to have agreed; `by` was the last."""
+
+    approval_id: str
+    step_id: str
+    by: str
+    groups: tuple[str, ...] = ()
+    rationale: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalDenied:
+    """Somebody who was asked said no."""
+
+    approval_id: str
+    step_id: str
+    by: str
+    rationale: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalExpired:
+    """Nobody decided in time, or the run ended first."""
+
+    approval_id: str
+    step_id: str
+    rationale: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceRegistered:
+    """The agent holds something with a state of its own (protocol 4.7)."""
+
+    key: str
+    driver_id: str
+    configuration: Json
+    coverage_reuse: bool
+    every_steps: int
+    on_completion: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceInitialized:
+    """The resource begins anew, from a checkpoint where there is one."""
+
+    key: str
+    generation: int
+    checkpoint_ref: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceBound:
+    """Where the live resource is found again."""
+
+    key: str
+    binding: Json
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceCheckpointed:
+    """The resource was saved as it stood after `covered_seq`."""
+
+    key: str
+    generation: int
+    checkpoint_ref: str
+    covered_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceCheckpointFailed:
+    """The resource was not saved, or what was saved is of no use."""
+
+    key: str
+    generation: int
+    error: str
+
+
 StepEvent = (
     StepProposed
     | StepAllowed
     | StepDenied
+    | StepAwaitingApproval
     | StepExecuting
+    | StepSpawned
     | StepSucceeded
     | StepFailed
     | StepCancelled
 )
 ExecutionEvent = (
-    ExecutionCreated | ExecutionStarted | ExecutionCompleted | ExecutionFailed | ExecutionCancelled
+    ExecutionCreated
+    | ExecutionForked
+    | ExecutionStarted
+    | ExecutionBlocked
+    | ExecutionResumed
+    | ExecutionCompleted
+    | ExecutionFailed
+    | ExecutionCancelled
 )
-DispatchEvent = DispatchQueued | DispatchClaimed
-Event = ExecutionEvent | DispatchEvent | StepEvent | StepRateLimited
+DispatchEvent = (
+    DispatchQueued | DispatchClaimed | DispatchAcked | DispatchFailed | DispatchDiscarded
+)
+ApprovalEvent = (
+    ApprovalRequested | ApprovalVoted | ApprovalGranted | ApprovalDenied | ApprovalExpired
+)
+ResourceEvent = (
+    ResourceRegistered
+    | ResourceInitialized
+    | ResourceBound
+    | ResourceCheckpointed
+    | ResourceCheckpointFailed
+)
+Event = ExecutionEvent | DispatchEvent | StepEvent | StepRateLimited | ApprovalEvent | ResourceEvent
 
 TYPES: Final[Mapping[str, type[Event]]] = MappingProxyType(
     {
         "execution.created": ExecutionCreated,
+        "execution.forked": ExecutionForked,
         "execution.started": ExecutionStarted,
+        "execution.blocked": ExecutionBlocked,
+        "execution.resumed": ExecutionResumed,
         "execution.completed": ExecutionCompleted,
         "execution.failed": ExecutionFailed,
         "execution.cancelled": ExecutionCancelled,
         "dispatch.queued": DispatchQueued,
         "dispatch.claimed": DispatchClaimed,
+        "dispatch.acked": DispatchAcked,
+        "dispatch.failed": DispatchFailed,
+        "dispatch.discarded": DispatchDiscarded,
         "step.proposed": StepProposed,
         "step.allowed": StepAllowed,
         "step.denied": StepDenied,
         "step.rate_limited": StepRateLimited,
+        "step.awaiting_approval": StepAwaitingApproval,
         "step.executing": StepExecuting,
+        "step.spawned": StepSpawned,
         "step.succeeded": StepSucceeded,
         "step.failed": StepFailed,
         "step.cancelled": StepCancelled,
+        "approval.requested": ApprovalRequested,
+        "approval.voted": ApprovalVoted,
+        "approval.granted": ApprovalGranted,
+        "approval.denied": ApprovalDenied,
+        "approval.expired": ApprovalExpired,
+        "resource.registered": ResourceRegistered,
+        "resource.initialized": ResourceInitialized,
+        "resource.bound": ResourceBound,
+        "resource.checkpointed": ResourceCheckpointed,
+        "resource.checkpoint_failed": ResourceCheckpointFailed,
     }
 )
-_NAMES: Final = {cls: name for name, cls in TYPES.items()}
-
-
-def name(event: Event) -> str:
-    """Return the event's type as the log and the wire spell it."""
-    return _NAMES[type(event)]
-
-
-def to_json(event: Event) -> str:
-    """Return the payload of `event`: one JSON object, fields in order, unset ones left out."""
-    members = []
-    for key, codec in _CODECS[type(event)]:
-        value = getattr(event, key)
-        if value is not None:
-            members.append(f'"{key}":{codec.write(value)}')
-    return "{" + ",".join(members) + "}"
-
-
-def from_json(type_name: str, payload: str) -> Event:
-    """Read back what `to_json` wrote.
-
-    Raises:
-        ValueError: an unknown type, or a payload that is not of this type's form.
-    """
-    cls = TYPES.get(type_name)
-    if cls is None:
-        raise ValueError(f"unknown event type {type_name!r}")
-    raw = _members(payload)
-    try:
-        known = {key: codec.read(raw.pop(key)) for key, codec in _CODECS[cls] if key in raw}
-        if raw:
-            raise ValueError(f"{type_name} has no field {next(iter(raw))!r}")
-        return cls(**known)
-    except (TypeError, KeyError) as error:
-        raise ValueError(f"not a payload of {type_name}: {error}") from error
-
-
-@dataclass(frozen=True, slots=True)
-class _Codec:
-    write: Callable[[Any], str]
-    read: Callable[[str], Any]
-
-
-def _embedded(text: str) -> Json:
-    return Json(text)
-
-
-_JSON: Final = _Codec(write=str, read=_embedded)
-_STR: Final = _Codec(write=quoted, read=json.loads)
-_INT: Final = _Codec(write=str, read=json.loads)
-_STRS: Final = _Codec(
-    write=lambda items: "[" + ",".join(map(quoted, items)) + "]",
-    read=lambda text: tuple(json.loads(text)),
-)
-
-
-def _codec(hint: Any) -> _Codec:
-    if get_origin(hint) in (Union, UnionType):
-        (hint,) = (arg for arg in get_args(hint) if arg is not type(None))
-    if hint is Json:
-        return _JSON
-    if hint is int:
-        return _INT
-    if hint == tuple[str, ...]:
-        return _STRS
-    if isinstance(hint, type) and issubclass(hint, StrEnum):
-        return _Codec(write=quoted, read=lambda text: hint(json.loads(text)))
-    assert hint is str, hint
-    return _STR
-
-
-_CODECS: Final = {
-    cls: tuple((field.name, _codec(get_type_hints(cls)[field.name])) for field in fields(cls))
-    for cls in TYPES.values()
-}
-
-_scan_value: Final = JSONDecoder(parse_int=str, parse_float=str).raw_decode
-
-
-def _members(payload: str) -> dict[str, str]:
-    """Split one flat JSON object, written without white space, into key -> raw value text."""
-    members: dict[str, str] = {}
-    at = 1
-    if payload[:1] != "{" or payload[-1:] != "}":
-        raise ValueError("a payload is a JSON object")
-    while payload[at : at + 1] != "}":
-        if payload[at : at + 1] != '"':
-            raise ValueError(f"expected a key at character {at}")
-        key, at = scanstring(payload, at + 1)
-        if payload[at : at + 1] != ":":
-            raise ValueError(f"expected ':' at character {at}")
-        _, end = _scan_value(payload, at + 1)
-        members[key] = payload[at + 1 : end]
-        at = end + 1 if payload[end : end + 1] == "," else end
-    if at != len(payload) - 1:
-        raise ValueError(f"unexpected text at character {at}")
-    return members

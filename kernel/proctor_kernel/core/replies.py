@@ -1,4 +1,4 @@
-"""Answers that every command may come to, and who may ask. Used by `decide` and `submit`."""
+"""Answers that every command may come to, and who may ask. Used by all deciders."""
 
 from typing import Final
 
@@ -14,12 +14,28 @@ TERMINAL: Final = StepReply(Answer.EXECUTION_TERMINAL)
 
 def holds(state: State, lease: Lease) -> bool:
     """True when `lease` is the attempt that the run belongs to now."""
-    return (
-        state.dispatch is not None
-        and state.dispatch.status is DispatchStatus.IN_FLIGHT
-        and (state.dispatch.dispatch_id, state.dispatch.attempt)
-        == (lease.dispatch_id, lease.attempt)
-    )
+    return is_latest(state, lease) and _status(state) is DispatchStatus.IN_FLIGHT
+
+
+def is_latest(state: State, lease: Lease) -> bool:
+    """True when no attempt began after `lease`, also when it was told to stop (protocol 6)."""
+    return state.dispatch is not None and (
+        state.dispatch.dispatch_id,
+        state.dispatch.attempt,
+    ) == (lease.dispatch_id, lease.attempt)
+
+
+def _status(state: State) -> DispatchStatus | None:
+    return None if state.dispatch is None else state.dispatch.status
+
+
+def barred(state: State, lease: Lease) -> Rejected | None:
+    """Return why whoever acts under `lease` may not, or None."""
+    if state.is_terminal or state.status is None:
+        return gone(state)
+    if not holds(state, lease):
+        return superseded(lease)
+    return None
 
 
 def replay(step: Step) -> StepReply:
@@ -42,11 +58,11 @@ def superseded(lease: Lease) -> Rejected:
     )
 
 
-def outcome(state: State, reply: Reply, *happened: events.Event) -> Outcome:
+def outcome(reply: Reply, *happened: events.Event) -> Outcome:
     """Return what happened, and the reply to give once it is recorded."""
-    return Outcome(happened, reply, state.attempt)
+    return Outcome(happened, reply)
 
 
-def unchanged(state: State, reply: Reply) -> Outcome:
+def unchanged(reply: Reply) -> Outcome:
     """Return a reply to something that changed nothing."""
-    return Outcome((), reply, state.attempt)
+    return Outcome((), reply)

@@ -1,8 +1,9 @@
 """A call that asks whether its body may run: what becomes of a submit (protocol 5).
 
 It finds its place (`_place`). A call that is recorded already is answered from the record
-(`_resubmitted`, protocol 5.1); a new one is allowed, denied or limited by its ruling (protocol
-5.2).
+(`_resubmitted`, protocol 5.1); a new one is allowed, denied, limited or put before people by its
+ruling (protocol 5.2). A call that people have granted is ruled once more when it comes back: a
+grant lifts the gates that they were asked about, and nothing else.
 """
 
 from dataclasses import dataclass
@@ -13,12 +14,12 @@ from proctor.wire.words import (
     Answer,
     Decision,
     ErrorCode,
-    ExecutionStatus,
     Idempotency,
     Reason,
+    StepKind,
     StepStatus,
 )
-from proctor_kernel.core import events, identity, replies, step_errors
+from proctor_kernel.core import approvals, events, flow, identity, replies, resources, step_errors
 from proctor_kernel.core.commands import (
     Answers,
     Outcome,
@@ -28,9 +29,9 @@ from proctor_kernel.core.commands import (
     Ruling,
     SubmitStep,
 )
-from proctor_kernel.core.state import Attempt, CallKey, State, Step
+from proctor_kernel.core.state import Attempt, CallKey, Note, State, Step
 
-_Ruled = TypeVar("_Ruled", events.StepAllowed, events.StepDenied)
+_Ruled = TypeVar("_Ruled", events.StepAllowed, events.StepDenied, events.StepAwaitingApproval)
 
 
 def question(state: State, command: SubmitStep) -> Question | None:
@@ -41,7 +42,13 @@ def question(state: State, command: SubmitStep) -> Question | None:
     if _barred(state, command) is not None:
         return None
     place = _place(state, command)
-    if isinstance(place, Rejected) or place.step is not None or _retry_refused(state, command):
+    if isinstance(place, Rejected):
+        return None
+    step = place.step
+    if step is None:
+        if _retry_refused(state, command) or _unregistered(state, command) is not None:
+            return None
+    elif not _was_granted(step):
         return None
     return Question(
         execution_id=state.execution_id,
@@ -56,6 +63,10 @@ def question(state: State, command: SubmitStep) -> Question | None:
         finished=state.finished,
         tally=state.tally,
         started_at=state.created_at if state.started_at is None else state.started_at,
+        user=state.on_behalf_of,
+        bundle=state.bundle,
+        lifted=() if step is None else step.lifted,
+        may_wait=not state.executing and not state.awaiting,
     )
 
 
@@ -63,13 +74,17 @@ def decide(state: State, command: SubmitStep, answers: Answers) -> Outcome:
     """Return what a submit comes to. `answers` has a ruling when `question` asked for one."""
     barred = _barred(state, command)
     if barred is not None:
-        return replies.unchanged(state, barred)
+        return replies.unchanged(barred)
     place = _place(state, command)
     if isinstance(place, Rejected):
-        return replies.unchanged(state, place)
-    if place.step is not None:
+        return replies.unchanged(place)
+    if place.step is not None and not _was_granted(place.step):
         return _resubmitted(state, command, place.step, repeated=place.repeated)
-    if _retry_refused(state, command):
+    if place.step is None:
+        unregistered = _unregistered(state, command)
+        if unregistered is not None:
+            return replies.unchanged(unregistered)
+    if place.step is None and _retry_refused(state, command):
         ruling = Ruling(
             Decision.DENY,
             step_errors.RETRY_REFUSED_REASON,
@@ -77,15 +92,11 @@ def decide(state: State, command: SubmitStep, answers: Answers) -> Outcome:
             ruleset="",
         )
     else:
-        assert answers.ruling is not None, "a new step is decided only with a ruling"
+        assert answers.ruling is not None, "a call is ruled only with a ruling"
         ruling = answers.ruling
     if ruling.decision is Decision.RATE_LIMITED:
-        return replies.outcome(
-            state,
-            StepReply(Answer.RATE_LIMITED, reason=ruling.reason, rule_id=_first(ruling.rule_ids)),
-            _limited(command, ruling),
-        )
-    return _new_step(state, command, place, ruling)
+        return _limited(state, command, ruling, answers)
+    return _ruled_call(state, command, place, ruling, answers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +113,7 @@ class _Place:
 
 def _place(state: State, command: SubmitStep) -> _Place | Rejected:
     assert state.attempt is not None, "barred otherwise"
-    known = _known(state, state.attempt, command.request_id)
+    known = _known(state.attempt, command.request_id)
     if known is not None:
         step = state.steps[known]
         if step.call_key != _call_key(command):
@@ -123,43 +134,80 @@ def _place(state: State, command: SubmitStep) -> _Place | Rejected:
     return _Place(step_id, occurrence, state.steps.get(step_id))
 
 
-def _known(state: State, attempt: Attempt, request_id: str | None) -> str | None:
+def _known(attempt: Attempt, request_id: str | None) -> str | None:
     """Return the step that an earlier submit with this request id became, or None."""
     if request_id is None:
         return None
-    return attempt.requests.get(request_id) or state.requests.get(request_id)
+    return attempt.requests.get(request_id)
+
+
+def _was_granted(step: Step) -> bool:
+    return step.status is StepStatus.ALLOWED
 
 
 def _resubmitted(state: State, command: SubmitStep, step: Step, *, repeated: bool) -> Outcome:
     """Answer a call that is recorded already (protocol 5.1)."""
-    attempt = _noted(state, command, step.step_id, step.occurrence)
-    running_again = events.StepExecuting(step.step_id, request_id=command.request_id)
-    proceed = StepReply(Answer.PROCEED, step.step_id)
+    note = _note(command, step.step_id, step.occurrence)
     match step.status:
         case StepStatus.SUCCEEDED | StepStatus.FAILED | StepStatus.CANCELLED:
-            return Outcome((), replies.replay(step), attempt)
+            return Outcome((), replies.replay(step), note)
         case StepStatus.DENIED:
-            return Outcome((), _denial(step.step_id, step.reason, step.rule_ids), attempt)
-        case StepStatus.ALLOWED | StepStatus.PROPOSED:
-            return Outcome((running_again,), proceed, attempt)
+            return Outcome((), _denial(step.step_id, step.reason, step.rule_ids), note)
         case StepStatus.EXECUTING if repeated:
-            return Outcome((), proceed, attempt)
+            return Outcome((), StepReply(Answer.PROCEED, step.step_id), note)
         case StepStatus.EXECUTING:
             # The idempotency of this request decides, not the stored one (protocol 5.1).
             if command.idempotency is Idempotency.AT_MOST_ONCE:
                 failed = events.StepFailed(step.step_id, step_errors.INDETERMINATE)
                 reply = StepReply(Answer.REPLAY, step.step_id, error_json=step_errors.INDETERMINATE)
-                return Outcome((failed,), reply, attempt)
-            return Outcome((running_again,), proceed, attempt)
+                return Outcome((failed,), reply, note)
+            return _executing(state, command, step.step_id, ())
         case StepStatus.AWAITING_APPROVAL:
-            return Outcome((), StepReply(Answer.BLOCKED, step.step_id), attempt)
+            return Outcome(
+                flow.blocked_by(state),
+                _blocked(step),
+                _note(command, step.step_id, step.occurrence, parked=True),
+            )
+        case StepStatus.PROPOSED | StepStatus.ALLOWED:
+            raise AssertionError("a step is decided with its proposal; a granted one is ruled")
         case _:
             assert_never(step.status)
 
 
-def _new_step(state: State, command: SubmitStep, place: _Place, ruling: Ruling) -> Outcome:
-    """Record a call that was not seen before, with what the policies said (protocol 5.2)."""
-    proposed = events.StepProposed(
+def _ruled_call(
+    state: State, command: SubmitStep, place: _Place, ruling: Ruling, answers: Answers
+) -> Outcome:
+    """Record a call that is new, or back from people, with what the policies say (5.2)."""
+    proposed: tuple[events.Event, ...] = ()
+    if place.step is None:
+        proposed = (_proposed(command, place),)
+    note = _note(command, place.step_id, place.occurrence) if place.step is not None else None
+    if ruling.decision is Decision.ALLOW:
+        started = _executing(state, command, place.step_id, ruling.labels)
+        allowed = _ruled(events.StepAllowed, place.step_id, ruling)
+        return Outcome((*proposed, allowed, *started.events), started.reply)
+    if ruling.decision is Decision.REQUIRE_APPROVAL and ruling.gates:
+        requested = events.ApprovalRequested(
+            approval_id=answers.new_id,
+            step_id=place.step_id,
+            gates=approvals.gates_to_json(ruling.gates),
+            expires_at=answers.now + min(gate.timeout_micros for gate in ruling.gates),
+            message="; ".join(gate.message for gate in ruling.gates if gate.message),
+        )
+        awaiting = _ruled(events.StepAwaitingApproval, place.step_id, ruling)
+        return Outcome(
+            (*proposed, awaiting, requested, *flow.blocked_by(state)),
+            StepReply(Answer.BLOCKED, place.step_id, approval_id=answers.new_id),
+        )
+    return Outcome(
+        (*proposed, _ruled(events.StepDenied, place.step_id, ruling)),
+        _denial(place.step_id, ruling.reason, ruling.rule_ids),
+        note,
+    )
+
+
+def _proposed(command: SubmitStep, place: _Place) -> events.StepProposed:
+    return events.StepProposed(
         step_id=place.step_id,
         kind=command.kind,
         target=command.target,
@@ -169,27 +217,54 @@ def _new_step(state: State, command: SubmitStep, place: _Place, ruling: Ruling) 
         idempotency=command.idempotency,
         request_id=command.request_id,
     )
-    attempt = _noted(state, command, place.step_id, place.occurrence)
-    if ruling.decision is Decision.ALLOW:
-        return Outcome(
-            (
-                proposed,
-                _ruled(events.StepAllowed, place.step_id, ruling),
-                events.StepExecuting(place.step_id, ruling.labels),
-            ),
-            StepReply(Answer.PROCEED, place.step_id),
-            attempt,
+
+
+def _executing(state: State, command: SubmitStep, step_id: str, labels: tuple[str, ...]) -> Outcome:
+    """Tell a body to run; what it may change of the run's resources gets a new generation."""
+    named = () if command.kind is StepKind.LLM_CALL else command.resources
+    changed = resources.touched(state.resources, command.kind, named) if state.resources else ()
+    event = events.StepExecuting(
+        step_id,
+        labels,
+        request_id=command.request_id,
+        resources=tuple(each.key for each in changed if each.key in named),
+        generations=resources.generations(changed),
+    )
+    views = resources.views(changed, named)
+    return Outcome((event,), StepReply(Answer.PROCEED, step_id, resources=views))
+
+
+def _limited(state: State, command: SubmitStep, ruling: Ruling, answers: Answers) -> Outcome:
+    """Refuse a call over a limit, or put the run off once, until there is room (5.2)."""
+    limited = events.StepRateLimited(
+        kind=command.kind,
+        target=command.target,
+        args=command.args,
+        args_hash=command.args_hash,
+        reason=ruling.reason,
+        rule_ids=ruling.rule_ids,
+        ruleset=ruling.ruleset,
+        policy_micros=ruling.policy_micros,
+        errors=ruling.errors,
+        shadow=ruling.shadow,
+    )
+    if ruling.wait_until is not None:
+        return replies.outcome(
+            StepReply(Answer.BLOCKED, reason=Reason.RATE_LIMIT_EXCEEDED),
+            limited,
+            *flow.put_off(state, answers.new_id, ruling.wait_until),
         )
-    # A gate that this kernel cannot lift forbids, as every gate does.
-    return Outcome(
-        (proposed, _ruled(events.StepDenied, place.step_id, ruling)),
-        _denial(place.step_id, ruling.reason, ruling.rule_ids),
-        attempt,
+    return replies.outcome(
+        StepReply(Answer.RATE_LIMITED, reason=ruling.reason, rule_id=_first(ruling.rule_ids)),
+        limited,
     )
 
 
 def _barred(state: State, command: SubmitStep) -> Reply | None:
-    """Return the answer to a submit that may not even be looked at, or None."""
+    """Return the answer to a submit that may not even be looked at, or None.
+
+    A run that is blocked still takes the calls that its attempt made at the same moment.
+    """
     if state.status is None:
         return replies.gone(state)
     # Before the lease: a handler of a run that ended is told so (protocol 1.3).
@@ -197,8 +272,13 @@ def _barred(state: State, command: SubmitStep) -> Reply | None:
         return replies.TERMINAL
     if not replies.holds(state, command.lease) or state.attempt is None:
         return replies.superseded(command.lease)
-    if state.status is not ExecutionStatus.RUNNING:
-        return StepReply(Answer.EXECUTION_BLOCKED)
+    return None
+
+
+def _unregistered(state: State, command: SubmitStep) -> Rejected | None:
+    for key in command.resources:
+        if key not in state.resources:
+            return Rejected(ErrorCode.VALIDATION_ERROR, f"no resource {key!r} is registered")
     return None
 
 
@@ -209,24 +289,8 @@ def _retry_refused(state: State, command: SubmitStep) -> bool:
     )
 
 
-def _noted(state: State, command: SubmitStep, step_id: str, occurrence: int) -> Attempt:
-    """Return the memory of the attempt once it has asked for this step."""
-    attempt = state.attempt
-    assert attempt is not None, "barred otherwise"
-    call_key = _call_key(command)
-    # `max`: a repeated submit was counted when it came first, unless its recording looked
-    # as if it had failed.
-    counted = max(attempt.occurrences.get(call_key, 0), occurrence + 1)
-    requests = attempt.requests
-    if command.request_id is not None:
-        requests = requests.set(command.request_id, step_id)
-    return Attempt(
-        attempt.dispatch_id,
-        attempt.number,
-        occurrences=attempt.occurrences.set(call_key, counted),
-        proposed=attempt.proposed.set(step_id, True),
-        requests=requests,
-    )
+def _note(command: SubmitStep, step_id: str, occurrence: int, *, parked: bool = False) -> Note:
+    return Note(step_id, _call_key(command), occurrence, command.request_id, parked)
 
 
 def _call_key(command: SubmitStep) -> CallKey:
@@ -237,21 +301,6 @@ def _ruled(kind: type[_Ruled], step_id: str, ruling: Ruling) -> _Ruled:
     return kind(
         step_id=step_id,
         decision=ruling.decision,
-        reason=ruling.reason,
-        rule_ids=ruling.rule_ids,
-        ruleset=ruling.ruleset,
-        policy_micros=ruling.policy_micros,
-        errors=ruling.errors,
-        shadow=ruling.shadow,
-    )
-
-
-def _limited(command: SubmitStep, ruling: Ruling) -> events.StepRateLimited:
-    return events.StepRateLimited(
-        kind=command.kind,
-        target=command.target,
-        args=command.args,
-        args_hash=command.args_hash,
         reason=ruling.reason,
         rule_ids=ruling.rule_ids,
         ruleset=ruling.ruleset,
@@ -272,3 +321,7 @@ def _denial(step_id: str, reason: str, rule_ids: tuple[str, ...]) -> StepReply:
         reason=reason or Reason.POLICY_DENIED,
         rule_id=_first(rule_ids),
     )
+
+
+def _blocked(step: Step) -> StepReply:
+    return StepReply(Answer.BLOCKED, step.step_id, approval_id=step.approval_id)

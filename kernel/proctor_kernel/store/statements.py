@@ -1,14 +1,32 @@
 """Every statement, named, with the sentence that says what it is for.
 
-SQLAlchemy Core, so that one text serves every dialect; `dialect.py` runs them.
+SQLAlchemy Core, so that one text serves every database; `sqlite` and `postgres` run them.
 """
 
 from typing import Any, Final
 
-from sqlalchemy import Delete, Select, Table, bindparam, delete, func, select
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Delete,
+    Select,
+    String,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.sql.dml import Insert, Update
 from sqlmodel import SQLModel
 
-from proctor.wire.words import ExecutionStatus
+from proctor.wire.words import ApprovalStatus, DispatchStatus, ExecutionStatus, StepStatus
 from proctor_kernel.store import tables
 
 METADATA: Final = SQLModel.metadata
@@ -25,6 +43,25 @@ DISPATCHES: Final = table_of(tables.DispatchRow)
 STEPS: Final = table_of(tables.StepRow)
 RATE_TOKENS: Final = table_of(tables.RateTokenRow)
 RULESETS: Final = table_of(tables.RuleSetRow)
+APPROVALS: Final = table_of(tables.ApprovalRow)
+NOTES: Final = table_of(tables.NoteRow)
+IDEMPOTENCY_KEYS: Final = table_of(tables.IdempotencyKeyRow)
+SESSION_TURNS: Final = table_of(tables.SessionRow)
+AGENTS: Final = table_of(tables.AgentRow)
+BUNDLES: Final = table_of(tables.BundleRow)
+API_KEYS: Final = table_of(tables.ApiKeyRow)
+SINKS: Final = table_of(tables.SinkRow)
+
+
+def _unless_empty(name: str, column: Column[Any]) -> ColumnElement[bool]:
+    """Narrow a select by a value, which does not narrow it when it is empty."""
+    given = bindparam(name, type_=String())
+    return or_(given == "", column == given)
+
+
+ENDED: Final = tuple(str(status) for status in ExecutionStatus if status.is_terminal)
+LIVE: Final = tuple(str(status) for status in ExecutionStatus if not status.is_terminal)
+_AT_WORK: Final = (str(ExecutionStatus.RUNNING), str(ExecutionStatus.BLOCKED))
 
 LOG_OF_EXECUTION: Final[Select[Any]] = (
     select(EVENTS)
@@ -51,10 +88,10 @@ EXECUTION_BY_ID: Final[Select[Any]] = select(EXECUTIONS).where(
 
 RUNNING_EXECUTIONS: Final[Select[Any]] = (
     select(EXECUTIONS.c.id, EXECUTIONS.c.agent_id)
-    .where(EXECUTIONS.c.status == ExecutionStatus.RUNNING)
+    .where(EXECUTIONS.c.status.in_(LIVE))
     .order_by(EXECUTIONS.c.id)
 )
-"""The runs that somebody has to drive, oldest first."""
+"""The runs that have not ended, oldest first."""
 
 EXECUTION_IDS: Final[Select[Any]] = (
     select(EVENTS.c.execution_id).group_by(EVENTS.c.execution_id).order_by(EVENTS.c.execution_id)
@@ -77,10 +114,10 @@ RULESETS_BY_TIME: Final[Select[Any]] = select(RULESETS).order_by(RULESETS.c.in_f
 """Every rule set that was ever in force, the latest first."""
 
 
-TOKENS_OF_BUCKET: Final[Select[Any]] = select(RATE_TOKENS.c.holder).where(
+TOKENS_OF_BUCKET: Final[Select[Any]] = select(RATE_TOKENS.c.holder, RATE_TOKENS.c.taken_at).where(
     RATE_TOKENS.c.bucket == bindparam("bucket"), RATE_TOKENS.c.taken_at > bindparam("since")
 )
-"""Who holds a token of one bucket within its window."""
+"""Who holds a token of one bucket within its window, and since when."""
 
 SPENT_TOKENS: Final[Delete] = delete(RATE_TOKENS).where(
     RATE_TOKENS.c.bucket == bindparam("bucket"), RATE_TOKENS.c.taken_at <= bindparam("since")
@@ -89,3 +126,328 @@ SPENT_TOKENS: Final[Delete] = delete(RATE_TOKENS).where(
 
 EVENT_COUNT: Final[Select[Any]] = select(func.count()).select_from(EVENTS)
 """How many events the log has in all."""
+
+NOTES_OF_ATTEMPT: Final[Select[Any]] = (
+    select(NOTES)
+    .where(
+        NOTES.c.execution_id == bindparam("execution_id"),
+        NOTES.c.dispatch_id == bindparam("dispatch_id"),
+        NOTES.c.attempt == bindparam("attempt"),
+        NOTES.c.ordinal >= bindparam("from_ordinal"),
+    )
+    .order_by(NOTES.c.ordinal)
+)
+"""What one attempt has asked that the log does not tell, in order."""
+
+NOTE_IF_CURRENT: Final[Insert] = insert(NOTES).from_select(
+    [column.name for column in NOTES.columns],
+    select(*(bindparam(column.name, type_=column.type) for column in NOTES.columns)).where(
+        ~exists(
+            select(literal(1)).where(
+                EVENTS.c.execution_id == bindparam("execution_id"),
+                EVENTS.c.event_seq == bindparam("next_seq"),
+            )
+        )
+    ),
+)
+"""Keep a note, unless the log has an event that whoever decided did not know."""
+
+FORGET_NOTES: Final[Delete] = delete(NOTES).where(
+    NOTES.c.execution_id.in_(select(EXECUTIONS.c.id).where(EXECUTIONS.c.status.in_(ENDED)))
+)
+"""Forget the notes of runs that have ended."""
+
+RENEW_LEASE: Final[Update] = (
+    update(DISPATCHES)
+    .where(
+        DISPATCHES.c.execution_id == bindparam("of_execution"),
+        DISPATCHES.c.dispatch_id == bindparam("of_dispatch"),
+        DISPATCHES.c.attempt == bindparam("of_attempt"),
+        DISPATCHES.c.status == str(DispatchStatus.IN_FLIGHT),
+    )
+    .values(due_at=bindparam("until"))
+)
+"""Put off the time at which an attempt that fell silent is taken over."""
+
+DISPATCH_OF: Final[Select[Any]] = select(DISPATCHES).where(
+    DISPATCHES.c.execution_id == bindparam("execution_id")
+)
+"""The latest delivery of one run."""
+
+DUE_DISPATCHES: Final[Select[Any]] = (
+    select(DISPATCHES)
+    .where(DISPATCHES.c.due_at <= bindparam("now"))
+    .order_by(DISPATCHES.c.due_at)
+    .limit(bindparam("row_limit"))
+)
+"""Deliveries that somebody has to look at: to begin, to try again, to take over."""
+
+DUE_DISPATCHES_OF_AGENT: Final[Select[Any]] = (
+    select(DISPATCHES)
+    .where(DISPATCHES.c.due_at <= bindparam("now"), DISPATCHES.c.agent_id == bindparam("agent_id"))
+    .order_by(DISPATCHES.c.due_at)
+    .limit(bindparam("row_limit"))
+)
+"""The same, of one agent."""
+
+QUEUE_DEPTH: Final[Select[Any]] = (
+    select(func.count()).select_from(DISPATCHES).where(DISPATCHES.c.due_at <= bindparam("now"))
+)
+"""How many deliveries are due."""
+
+OVERDUE_APPROVALS: Final[Select[Any]] = (
+    select(APPROVALS.c.approval_id, APPROVALS.c.execution_id)
+    .where(
+        APPROVALS.c.status == str(ApprovalStatus.PENDING),
+        APPROVALS.c.expires_at <= bindparam("now"),
+    )
+    .limit(bindparam("row_limit"))
+)
+"""Approvals that nobody decided in time."""
+
+APPROVAL_BY_ID: Final[Select[Any]] = select(APPROVALS).where(
+    APPROVALS.c.approval_id == bindparam("approval_id")
+)
+"""One approval."""
+
+APPROVALS_BY_STATUS: Final[Select[Any]] = (
+    select(APPROVALS)
+    .where(
+        or_(
+            bindparam("status", type_=APPROVALS.c.status.type) == "",
+            APPROVALS.c.status == bindparam("status"),
+        ),
+        APPROVALS.c.approval_id > bindparam("after"),
+    )
+    .order_by(APPROVALS.c.approval_id)
+    .limit(bindparam("row_limit"))
+)
+"""A page of approvals, the oldest first; without a status, of any."""
+
+OVERDUE_EXECUTIONS: Final[Select[Any]] = (
+    select(EXECUTIONS.c.id)
+    .where(EXECUTIONS.c.deadline_at <= bindparam("now"), EXECUTIONS.c.status.in_(LIVE))
+    .limit(bindparam("row_limit"))
+)
+"""Runs that are past their deadline."""
+
+_PARENT: Final = EXECUTIONS.alias("parent")
+_CHILD: Final = EXECUTIONS.alias("child")
+
+UNSETTLED_SUBAGENTS: Final[Select[Any]] = (
+    select(_CHILD.c.id)
+    .join(
+        STEPS,
+        and_(
+            STEPS.c.execution_id == _CHILD.c.spawned_by_execution,
+            STEPS.c.step_id == _CHILD.c.spawned_by_step,
+        ),
+    )
+    .join(_PARENT, _PARENT.c.id == _CHILD.c.spawned_by_execution)
+    .where(
+        _CHILD.c.status.in_(ENDED),
+        STEPS.c.status == str(StepStatus.EXECUTING),
+        _PARENT.c.status.in_(_AT_WORK),
+    )
+    .limit(bindparam("row_limit"))
+)
+"""Runs that have ended while the step that waits for them does not know."""
+
+ORPHANED_SUBAGENTS: Final[Select[Any]] = (
+    select(_CHILD.c.id)
+    .join(_PARENT, _PARENT.c.id == _CHILD.c.spawned_by_execution)
+    .where(_PARENT.c.status.in_(ENDED), _CHILD.c.status.in_(LIVE))
+    .limit(bindparam("row_limit"))
+)
+"""Runs that go on though the run that waits for them has ended."""
+
+LIVE_SUBAGENTS_OF: Final[Select[Any]] = select(EXECUTIONS.c.id).where(
+    EXECUTIONS.c.spawned_by_execution == bindparam("execution_id"), EXECUTIONS.c.status.in_(LIVE)
+)
+"""Runs that one run waits for."""
+
+STALLED_SESSIONS: Final[Select[Any]] = (
+    select(EXECUTIONS.c.session)
+    .where(
+        EXECUTIONS.c.status == str(ExecutionStatus.PENDING),
+        EXECUTIONS.c.session.is_not(None),
+        ~exists(select(literal(1)).where(SESSION_TURNS.c.session == EXECUTIONS.c.session)),
+    )
+    .group_by(EXECUTIONS.c.session)
+    .limit(bindparam("row_limit"))
+)
+"""Sessions in which a run waits though it is nobody's turn."""
+
+NEXT_OF_SESSION: Final[Select[Any]] = (
+    select(EXECUTIONS.c.id)
+    .where(
+        EXECUTIONS.c.session == bindparam("session"),
+        EXECUTIONS.c.status == str(ExecutionStatus.PENDING),
+        or_(EXECUTIONS.c.deadline_at.is_(None), EXECUTIONS.c.deadline_at > bindparam("now")),
+    )
+    .order_by(EXECUTIONS.c.id)
+    .limit(1)
+)
+"""The run whose turn is next in a session."""
+
+TURN_OF_SESSION: Final[Select[Any]] = select(SESSION_TURNS.c.execution_id).where(
+    SESSION_TURNS.c.session == bindparam("session")
+)
+"""The run whose turn it is in a session."""
+
+IS_SESSION_KNOWN: Final[Select[Any]] = (
+    select(EXECUTIONS.c.id).where(EXECUTIONS.c.session == bindparam("session")).limit(1)
+)
+"""Whether a session has any run."""
+
+LAST_OF_SESSION: Final[Select[Any]] = (
+    select(EXECUTIONS.c.id, EXECUTIONS.c.tally)
+    .where(
+        EXECUTIONS.c.session == bindparam("session"),
+        EXECUTIONS.c.status.in_(ENDED),
+        EXECUTIONS.c.started_at.is_not(None),
+    )
+    .order_by(EXECUTIONS.c.started_at.desc())
+    .limit(1)
+)
+"""The run that was last at work in a session, with what had been done by then."""
+
+LAST_COMPLETED_OF_SESSION: Final[Select[Any]] = (
+    select(EXECUTIONS.c.id)
+    .where(
+        EXECUTIONS.c.session == bindparam("session"),
+        EXECUTIONS.c.agent_id == bindparam("agent_id"),
+        EXECUTIONS.c.status == str(ExecutionStatus.COMPLETED),
+    )
+    .order_by(EXECUTIONS.c.created_at.desc(), EXECUTIONS.c.id.desc())
+    .limit(1)
+)
+"""The run that becomes the parent of the next one of an agent in a session (protocol 4.5)."""
+
+BY_IDEMPOTENCY_KEY: Final[Select[Any]] = select(IDEMPOTENCY_KEYS.c.execution_id).where(
+    IDEMPOTENCY_KEYS.c.agent_id == bindparam("agent_id"),
+    IDEMPOTENCY_KEYS.c.key == bindparam("key"),
+)
+"""The run that a client's key stands for."""
+
+EXECUTIONS_PAGE: Final[Select[Any]] = (
+    select(EXECUTIONS)
+    .where(
+        or_(
+            bindparam("agent_id", type_=EXECUTIONS.c.agent_id.type) == "",
+            EXECUTIONS.c.agent_id == bindparam("agent_id"),
+        ),
+        or_(
+            bindparam("session", type_=EXECUTIONS.c.status.type) == "",
+            EXECUTIONS.c.session == bindparam("session"),
+        ),
+        or_(
+            bindparam("status", type_=EXECUTIONS.c.status.type) == "",
+            EXECUTIONS.c.status == bindparam("status"),
+        ),
+        EXECUTIONS.c.id < bindparam("before"),
+    )
+    .order_by(EXECUTIONS.c.id.desc())
+    .limit(bindparam("row_limit"))
+)
+"""A page of runs, the newest first; what is empty does not narrow."""
+
+EXPIRED_EXECUTIONS: Final[Select[Any]] = (
+    select(EXECUTIONS.c.id, EXECUTIONS.c.session)
+    .where(
+        EXECUTIONS.c.status.in_(ENDED),
+        EXECUTIONS.c.updated_at < bindparam("before"),
+        or_(
+            EXECUTIONS.c.session.is_(None),
+            ~exists(
+                select(literal(1))
+                .select_from(_CHILD)
+                .where(
+                    _CHILD.c.session == EXECUTIONS.c.session,
+                    or_(
+                        _CHILD.c.status.in_(LIVE),
+                        _CHILD.c.updated_at >= bindparam("before"),
+                    ),
+                )
+            ),
+        ),
+    )
+    .order_by(EXECUTIONS.c.id)
+    .limit(bindparam("row_limit"))
+)
+"""Runs that ended long enough ago; those of a session only when all of it did."""
+
+DELETE_EXECUTION: Final[tuple[Delete, ...]] = (
+    delete(EVENTS).where(EVENTS.c.execution_id == bindparam("of_execution")),
+    delete(STEPS).where(STEPS.c.execution_id == bindparam("of_execution")),
+    delete(APPROVALS).where(APPROVALS.c.execution_id == bindparam("of_execution")),
+    delete(DISPATCHES).where(DISPATCHES.c.execution_id == bindparam("of_execution")),
+    delete(NOTES).where(NOTES.c.execution_id == bindparam("of_execution")),
+    delete(IDEMPOTENCY_KEYS).where(IDEMPOTENCY_KEYS.c.execution_id == bindparam("of_execution")),
+    delete(EXECUTIONS).where(EXECUTIONS.c.id == bindparam("of_execution")),
+)
+"""All that is kept of one run, the run itself last."""
+
+LEAST_SHIPPED: Final[Select[Any]] = select(func.min(SINKS.c.shipped_to).label("shipped_to"))
+"""How far the exporter that is furthest behind has shipped; null without exporters."""
+
+AGENT_BY_ID: Final[Select[Any]] = select(AGENTS).where(AGENTS.c.id == bindparam("agent_id"))
+"""One agent."""
+
+ALL_AGENTS: Final[Select[Any]] = select(AGENTS).order_by(AGENTS.c.id)
+"""Every agent, by id."""
+
+DELETE_AGENT: Final[Delete] = delete(AGENTS).where(AGENTS.c.id == bindparam("of_agent"))
+"""Forget an agent."""
+
+DESCRIBE_AGENT: Final[Update] = (
+    update(AGENTS)
+    .where(AGENTS.c.id == bindparam("of_agent"))
+    .values(
+        description=bindparam("new_description"),
+        input_schema=bindparam("new_input_schema"),
+        output_schema=bindparam("new_output_schema"),
+    )
+)
+"""What an agent says of itself."""
+
+HAS_EXECUTIONS: Final[Select[Any]] = (
+    select(EXECUTIONS.c.id).where(EXECUTIONS.c.agent_id == bindparam("agent_id")).limit(1)
+)
+"""Whether an agent has any run."""
+
+BUNDLE_OF_AGENT: Final[Select[Any]] = select(BUNDLES).where(
+    BUNDLES.c.agent_id == bindparam("agent_id")
+)
+"""The rules that came over the API for one agent."""
+
+ALL_BUNDLES: Final[Select[Any]] = select(BUNDLES).order_by(BUNDLES.c.agent_id)
+"""All rules that came over the API."""
+
+DELETE_BUNDLE: Final[Delete] = delete(BUNDLES).where(BUNDLES.c.agent_id == bindparam("of_agent"))
+"""Drop the rules that came over the API for one agent."""
+
+ALL_API_KEYS: Final[Select[Any]] = select(API_KEYS).order_by(API_KEYS.c.id)
+"""Every key, the oldest first."""
+
+API_KEY_BY_ID: Final[Select[Any]] = select(API_KEYS).where(API_KEYS.c.id == bindparam("key_id"))
+"""One key."""
+
+REVOKE_API_KEY: Final[Update] = (
+    update(API_KEYS)
+    .where(API_KEYS.c.id == bindparam("of_key"), API_KEYS.c.revoked_at.is_(None))
+    .values(revoked_at=bindparam("now"))
+)
+"""Make a key worthless from now on."""
+
+ROTATE_API_KEY: Final[Update] = (
+    update(API_KEYS)
+    .where(API_KEYS.c.id == bindparam("of_key"), API_KEYS.c.revoked_at.is_(None))
+    .values(token_hash=bindparam("new_hash"))
+)
+"""Give a key another token."""
+
+TARGETS_OF_STEPS: Final[Select[Any]] = select(STEPS.c.step_id, STEPS.c.kind, STEPS.c.target).where(
+    STEPS.c.execution_id == bindparam("execution_id")
+)
+"""What the steps of one run are called."""

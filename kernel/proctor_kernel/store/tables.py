@@ -1,10 +1,11 @@
 """The tables. `events` is the truth; the others are read tables, written in its transaction.
 
 Times are microseconds since 1970, UTC. JSON is kept as the text that was hashed, never as a
-database's own JSON type, which would change its literals.
+database's own JSON type, which would change its literals. Every hot table is keyed by the run, so
+that a distributed PostgreSQL can keep a run in one place.
 """
 
-from sqlalchemy import BigInteger, Column, Index, Text
+from sqlalchemy import BigInteger, Boolean, Column, Index, Text
 from sqlmodel import Field, SQLModel
 
 
@@ -14,6 +15,10 @@ def _text(*, nullable: bool = False) -> Column[str]:
 
 def _micros(*, nullable: bool = False) -> Column[int]:
     return Column(BigInteger, nullable=nullable)
+
+
+def _flag() -> Column[bool]:
+    return Column(Boolean, nullable=False)
 
 
 class EventRow(SQLModel, table=True):
@@ -33,29 +38,57 @@ class ExecutionRow(SQLModel, table=True):
     """One run as it stands."""
 
     __tablename__ = "executions"
-    __table_args__ = (Index("executions_status", "status"),)
+    __table_args__ = (
+        Index("executions_status", "status"),
+        Index("executions_agent", "agent_id", "id"),
+        Index("executions_session", "session", "id"),
+        Index("executions_spawned_by", "spawned_by_execution"),
+        Index("executions_deadline", "deadline_at"),
+    )
 
     id: str = Field(primary_key=True)
     agent_id: str
     status: str
     input: str = Field(sa_column=_text())
     output: str | None = Field(sa_column=_text(nullable=True))
+    left: str | None = Field(sa_column=_text(nullable=True))
+    """What the agent leaves for the run that follows."""
     failure_reason: str = Field(sa_column=_text())
+    session: str | None
+    parent_execution_id: str | None
+    idempotency_key: str | None
+    spawned_by_execution: str | None
+    spawned_by_step: str | None
+    created_by: str | None
+    on_behalf_of: str | None
+    forked_from: str | None
+    fork_seq: int
+    restoration: str | None = Field(sa_column=_text(nullable=True))
+    bundle: str | None = Field(sa_column=_text(nullable=True))
+    deadline_at: int | None = Field(sa_column=_micros(nullable=True))
+    tally: str | None = Field(sa_column=_text(nullable=True))
+    """What the run and the session before it had done, once it has ended."""
     attempts: int
     passed_over: str = Field(sa_column=_text())
     created_at: int = Field(sa_column=_micros())
+    started_at: int | None = Field(sa_column=_micros(nullable=True))
     updated_at: int = Field(sa_column=_micros())
 
 
 class DispatchRow(SQLModel, table=True):
-    """The delivery of a run to its agent."""
+    """The latest delivery of a run to its agent."""
 
     __tablename__ = "dispatches"
+    __table_args__ = (Index("dispatches_due", "due_at"),)
 
-    dispatch_id: str = Field(primary_key=True)
-    execution_id: str
+    execution_id: str = Field(primary_key=True)
+    agent_id: str
+    dispatch_id: str
     status: str
     attempt: int
+    due_at: int | None = Field(sa_column=_micros(nullable=True))
+    """When somebody has to look at it; a lease that is renewed puts it off."""
+    lease_micros: int = Field(sa_column=_micros())
 
 
 class StepRow(SQLModel, table=True):
@@ -79,12 +112,80 @@ class StepRow(SQLModel, table=True):
     ruleset: str
     policy_micros: int
     shadow: str = Field(sa_column=_text())
+    approval_id: str | None
+    child: str | None
+    resources: str = Field(sa_column=_text())
     result: str | None = Field(sa_column=_text(nullable=True))
     error: str | None = Field(sa_column=_text(nullable=True))
+    input_tokens: int | None
+    output_tokens: int | None
     trace_id: str
     span_id: str
     started_at: int | None = Field(sa_column=_micros(nullable=True))
     completed_at: int | None = Field(sa_column=_micros(nullable=True))
+
+
+class ApprovalRow(SQLModel, table=True):
+    """One call that waits for people, or did, with all that an approver wants to see."""
+
+    __tablename__ = "approvals"
+    __table_args__ = (Index("approvals_status", "status", "expires_at"),)
+
+    approval_id: str = Field(primary_key=True)
+    execution_id: str
+    step_id: str
+    agent_id: str
+    kind: str
+    target: str = Field(sa_column=_text())
+    args: str = Field(sa_column=_text())
+    reason: str = Field(sa_column=_text())
+    rule_ids: str = Field(sa_column=_text())
+    message: str = Field(sa_column=_text())
+    gates: str = Field(sa_column=_text())
+    votes: str = Field(sa_column=_text())
+    status: str
+    expires_at: int = Field(sa_column=_micros())
+    requested_at: int = Field(sa_column=_micros())
+    decided_by: str
+    decided_at: int | None = Field(sa_column=_micros(nullable=True))
+    rationale: str = Field(sa_column=_text())
+
+
+class NoteRow(SQLModel, table=True):
+    """That an attempt asked for a step which the log does not tell, because it was a replay."""
+
+    __tablename__ = "notes"
+
+    execution_id: str = Field(primary_key=True)
+    dispatch_id: str = Field(primary_key=True)
+    attempt: int = Field(primary_key=True)
+    ordinal: int = Field(primary_key=True)
+    step_id: str
+    kind: str
+    target: str = Field(sa_column=_text())
+    args_hash: str
+    occurrence: int
+    request_id: str | None = Field(sa_column=_text(nullable=True))
+    parked: bool = Field(sa_column=_flag())
+
+
+class IdempotencyKeyRow(SQLModel, table=True):
+    """The run that a client's key stands for."""
+
+    __tablename__ = "idempotency_keys"
+
+    agent_id: str = Field(primary_key=True)
+    key: str = Field(primary_key=True)
+    execution_id: str
+
+
+class SessionRow(SQLModel, table=True):
+    """The run whose turn it is in a session; its primary key keeps the others waiting."""
+
+    __tablename__ = "session_turns"
+
+    session: str = Field(primary_key=True)
+    execution_id: str
 
 
 class RateTokenRow(SQLModel, table=True):
@@ -106,3 +207,54 @@ class RuleSetRow(SQLModel, table=True):
     files: str = Field(sa_column=_text())
     """JSON object: path below the rules folder -> text."""
     in_force_at: int = Field(sa_column=_micros())
+
+
+class AgentRow(SQLModel, table=True):
+    """An agent that runs are delivered to."""
+
+    __tablename__ = "agents"
+
+    id: str = Field(primary_key=True)
+    webhook_url: str | None = Field(sa_column=_text(nullable=True))
+    """None: it asks for its runs itself."""
+    secret: str = Field(sa_column=_text())
+    """Encrypted."""
+    lease_seconds: int | None
+    registered_at: int = Field(sa_column=_micros())
+    description: str | None = Field(sa_column=_text(nullable=True))
+    input_schema: str | None = Field(sa_column=_text(nullable=True))
+    output_schema: str | None = Field(sa_column=_text(nullable=True))
+
+
+class BundleRow(SQLModel, table=True):
+    """Rules for one agent that came over the API; they can only tighten what the files say."""
+
+    __tablename__ = "bundles"
+
+    agent_id: str = Field(primary_key=True)
+    bundle: str = Field(sa_column=_text())
+    set_by: str
+    set_at: int = Field(sa_column=_micros())
+
+
+class ApiKeyRow(SQLModel, table=True):
+    """A key of a client; the token itself is not kept."""
+
+    __tablename__ = "api_keys"
+
+    id: str = Field(primary_key=True)
+    name: str
+    scopes: str = Field(sa_column=_text())
+    groups: str = Field(sa_column=_text())
+    token_hash: str
+    created_at: int = Field(sa_column=_micros())
+    revoked_at: int | None = Field(sa_column=_micros(nullable=True))
+
+
+class SinkRow(SQLModel, table=True):
+    """How far an exporter has shipped the log; retention deletes nothing beyond it."""
+
+    __tablename__ = "sinks"
+
+    name: str = Field(primary_key=True)
+    shipped_to: int = Field(sa_column=_micros())

@@ -29,6 +29,34 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True)
+class StepResource:
+    """A resource that a call may change, as the agent is told when the call starts."""
+
+    key: str
+    generation: int
+    due: bool = False
+    """The call's outcome should come with a checkpoint of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """A checkpoint that a driver has made (protocol 1.3)."""
+
+    key: str
+    generation: int
+    checkpoint_ref: str
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureFailure:
+    """A checkpoint that a driver could not make."""
+
+    key: str
+    generation: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class StepSubmission:
     """A call that asks whether its body may run (protocol 1.3, POST steps)."""
 
@@ -41,6 +69,8 @@ class StepSubmission:
 
     None (the published protocol client): every submit is a new call.
     """
+    resources: tuple[str, ...] = ()
+    """Registered resources that the call changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +84,7 @@ class StepReply:
     reason: str = ""
     rule_id: str = ""
     approval_id: str | None = None
+    resources: tuple[StepResource, ...] = ()
 
 
 class WireError(Exception):

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from proctor.wire.words import (
+    ApprovalStatus,
     Decision,
     ExecutionStatus,
     Idempotency,
@@ -31,12 +32,21 @@ class Execution(_Model):
     input: Any = None
     output: Any = None
     failure_reason: str = ""
+    session: str = ""
+    parent_execution_id: str | None = None
+    forked_from: str | None = None
+    fork_seq: int = 0
+    idempotency_key: str = ""
+    created_by: str = ""
+    """The authenticated principal that asked for the run."""
+    on_behalf_of: str = ""
     attempts: int = 0
     """How often the run was given to its agent."""
     passed_over: list[str] = []
     """Ids of recorded steps that the latest attempt did not propose again."""
     created_at: datetime | None = None
     updated_at: datetime | None = None
+    deadline_at: datetime | None = None
 
 
 class Step(_Model):
@@ -61,10 +71,48 @@ class Step(_Model):
     policy_micros: int = 0
     shadow: list[str] = []
     """Rules on trial that would have forbidden it."""
+    approval_id: str | None = None
+    """The last approval that it waited for."""
+    usage_input: int | None = None
+    usage_output: int | None = None
+    """Tokens that a model call used."""
     trace_id: str = ""
     span_id: str = ""
     started_at: datetime | None = None
     completed_at: datetime | None = None
+
+
+class ApprovalGate(_Model):
+    """One rule that asks people about a call."""
+
+    rule_id: str
+    approvers: list[str] = []
+    """Names or groups; empty: whoever may approve at all."""
+    quorum: int = 1
+    granted: int = 0
+    """How many of them have agreed."""
+
+
+class Approval(_Model):
+    """One call that waits for people, or did."""
+
+    id: str
+    step_id: str = ""
+    execution_id: str = ""
+    agent_id: str = ""
+    status: ApprovalStatus = ApprovalStatus.PENDING
+    kind: StepKind = StepKind.TOOL_CALL
+    target: str = ""
+    args: Any = None
+    reason: str = ""
+    rule_ids: list[str] = []
+    message: str = ""
+    gates: list[ApprovalGate] = []
+    timeout_at: datetime | None = None
+    created_at: datetime | None = None
+    decided_by: str = ""
+    decided_at: datetime | None = None
+    rationale: str = ""
 
 
 class PolicyStatus(_Model):

@@ -76,6 +76,15 @@ class DispatchStatus(StrEnum):
     EXHAUSTED = "exhausted"
 
 
+class ApprovalStatus(StrEnum):
+    """Where an approval stands (protocol 4.1)."""
+
+    PENDING = "pending"
+    GRANTED = "granted"
+    DENIED = "denied"
+    EXPIRED = "expired"
+
+
 class Decision(StrEnum):
     """What the policies said of a step, as stored beside it."""
 
@@ -123,6 +132,18 @@ class Reason(StrEnum):
     EXECUTION_CANCELLED = "execution_cancelled"
     EXECUTION_COMPLETED = "execution_completed"
     EXECUTION_FAILED = "execution_failed"
+    DEADLINE_EXCEEDED = "deadline_exceeded"
+    PARENT_AGENT_TERMINAL = "parent_agent_terminal"
+    AWAITING_STEPS = "awaiting_steps"
+    APPROVAL_DENIED = "approval_denied"
+    APPROVAL_TIMEOUT = "approval_timeout"
+    TIMEOUT = "timeout"
+    RATE_LIMIT_EXCEEDED = "rate_limit_exceeded"
+    SUBAGENT_FAILED = "subagent_failed"
+    SUBAGENT_CANCELLED = "subagent_cancelled"
+    SUSPENDED = "suspended"
+    LEASE_EXPIRED = "lease_expired"
+    CONTINUED = "continued"
 
 
 JSON_DEPTH_MAX: Final = 128

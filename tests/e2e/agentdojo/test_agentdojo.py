@@ -5,6 +5,7 @@ Each call is made by a governed tool in an embedded run, on an environment in wh
 an attacker can write to holds the attack. Nobody approves anything.
 """
 
+import asyncio
 import warnings
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -52,9 +53,18 @@ class Suite:
     async def decided(self, prompt: str, environment: Any, calls: list[Any]) -> list[Step]:
         self._plan.environment, self._plan.calls = environment, calls
         run = await self._client.create("assistant", input=prompt)
-        ended = await self._client.wait(run.id, timeout=30)
+        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+            refusing = group.create_task(self._nobody_agrees())
+            ended = await self._client.wait(run.id)
+            refusing.cancel()
         assert ended.status == "completed", ended.failure_reason
         return await self._client.list_steps(run.id)
+
+    async def _nobody_agrees(self) -> None:
+        while True:
+            for approval in await self._client.list_approvals():
+                await self._client.deny_approval(approval.id, by="nobody", groups=["user"])
+            await asyncio.sleep(0.001)
 
 
 @pytest.fixture(params=["banking", "slack"])

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from proctor.wire.calls import Lease, StepReply
 from proctor.wire.words import Decision, Idempotency, StepKind
-from proctor_kernel.core import chain, events, identity
+from proctor_kernel.core import chain, event_json, identity
 from proctor_kernel.core.commands import (
     Answers,
     ClaimDispatch,
@@ -45,9 +45,9 @@ class Run:
         asked = question(self.state, command)
         self.asked += asked is not None
         self.now += 1
-        outcome = decide(
-            self.state, command, Answers(self.now, None if asked is None else self.ruling)
-        )
+        new_id = f"01920000-0000-7000-8000-{self.now:012}" if self.now > 1 else DISPATCH
+        answers = Answers(self.now, new_id, None if asked is None else self.ruling)
+        outcome = decide(self.state, command, answers)
         records = chain.link(
             EXECUTION,
             seq=self.state.seq,
@@ -59,11 +59,13 @@ class Run:
         for record in records:
             state = evolve(state, record)
         self.log += records
-        self.state = replace(state, attempt=outcome.attempt)
+        if outcome.note is not None and state.attempt is not None:
+            state = replace(state, attempt=state.attempt.asked(outcome.note))
+        self.state = state
         return outcome.reply
 
     def created(self) -> "Run":
-        self.apply(CreateExecution("researcher", Json('{"q":1}'), DISPATCH))
+        self.apply(CreateExecution("researcher", Json('{"q":1}')))
         return self
 
     def claim(self, fruitless_max: int = 5) -> Lease:
@@ -72,7 +74,7 @@ class Run:
         return reply.lease
 
     def happened(self, since: int = 0) -> list[str]:
-        return [events.name(record.event) for record in self.log[since:]]
+        return [event_json.name(record.event) for record in self.log[since:]]
 
 
 def submit(

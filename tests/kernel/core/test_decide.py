@@ -1,11 +1,13 @@
 """What a command comes to: the tables of protocol sections 1.3, 5.1 and 5.2."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from tests.kernel.core.driving import (
     ALLOW,
     DENY,
+    EXECUTION,
     Run,
     answered,
     fail,
@@ -27,6 +29,7 @@ from proctor_kernel.core.commands import (
     Returned,
     Ruling,
 )
+from proctor_kernel.core.evolve import fold
 from proctor_kernel.core.identity import Json
 
 SAFE, ONCE = Idempotency.SAFE_TO_RETRY, Idempotency.AT_MOST_ONCE
@@ -204,9 +207,10 @@ def test_a_submit_whose_recording_looked_failed_is_found_when_sent_again() -> No
     first = answered(run.apply(command))
     forgetful = Run()
     forgetful.log = run.log
-    from dataclasses import replace
-
-    forgetful.state = replace(run.state, attempt=memory)
+    known = fold(EXECUTION, run.log)
+    assert known.attempt is not None
+    assert memory is not None
+    forgetful.state = replace(known, attempt=known.attempt.merged(memory))
 
     again = answered(forgetful.apply(command))
     next_call = answered(forgetful.apply(submit(lease, idempotency=ONCE, request_id="r2")))
@@ -245,13 +249,11 @@ def test_only_the_attempt_that_holds_the_run_may_act(stale: Lease | str) -> None
 
 
 def test_a_kernel_that_did_not_see_the_attempt_begin_does_not_guess_its_counts() -> None:
-    from proctor_kernel.core.evolve import fold
-
     run = Run().created()
     lease = run.claim()
     run.apply(submit(lease))
     elsewhere = Run()
-    elsewhere.state = fold(run.state.execution_id, run.log)
+    elsewhere.state = replace(fold(EXECUTION, run.log), attempt=None)
 
     reply = elsewhere.apply(submit(lease))
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proctor.wire.words import JSON_BYTES_MAX, JSON_DEPTH_MAX
-from proctor_kernel.core import events, identity
+from proctor_kernel.core import event_json, events, identity
 from proctor_kernel.core.identity import JsonRefused
 
 VECTORS = json.loads((Path(__file__).parent / "identity_vectors.json").read_text())
@@ -149,7 +149,7 @@ def test_a_storable_name_can_be_stored_anywhere(name: str) -> None:
 @given(documents)
 def test_a_checked_document_reads_back_from_a_payload_to_the_letter(value: Any) -> None:
     text = identity.checked("  " + json.dumps(value, indent=1) + "\n")
-    payload = events.to_json(events.StepSucceeded("s", text))
+    payload = event_json.to_json(events.StepSucceeded("s", text))
 
-    assert events.from_json("step.succeeded", payload) == events.StepSucceeded("s", text)
+    assert event_json.from_json("step.succeeded", payload) == events.StepSucceeded("s", text)
     json.loads(payload)

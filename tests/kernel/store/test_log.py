@@ -18,8 +18,9 @@ from proctor_kernel.core.events import Event
 from proctor_kernel.core.identity import Json
 from proctor_kernel.core.state import State
 from proctor_kernel.store import rows, statements
-from proctor_kernel.store.dialect import IN_MEMORY, SQLite, StoreUnavailable
+from proctor_kernel.store.database import StoreUnavailable
 from proctor_kernel.store.log import Log, LogBroken, LostRace
+from proctor_kernel.store.sqlite import IN_MEMORY, SQLite
 
 BEGUN: list[Event] = [
     events.ExecutionCreated("researcher", Json("null")),
@@ -34,9 +35,9 @@ def proposed(step_id: str, target: str = "search") -> events.StepProposed:
     )
 
 
-def tables_of(database: SQLite) -> dict[str, list[dict[str, Any]]]:
+async def tables_of(database: SQLite) -> dict[str, list[dict[str, Any]]]:
     return {
-        table.name: database.read(table.select())
+        table.name: await database.read(table.select())
         for table in (statements.EXECUTIONS, statements.DISPATCHES, statements.STEPS)
     }
 
@@ -62,13 +63,13 @@ def test_read_tables_are_the_fold_of_the_log(script: list[Any]) -> None:
 
     async def record_and_load() -> State:
         await recorded(database, run)
-        return await Log(database).load(EXECUTION)
+        return await Log(database).load(State(EXECUTION))
 
     state = asyncio.run(record_and_load())
-    tables = tables_of(database)
+    tables = asyncio.run(tables_of(database))
     database.close()
 
-    assert state == replace(run.state, attempt=None)
+    assert replace(state, attempt=None) == replace(run.state, attempt=None)
     assert tables["executions"] == [rows.execution(state)]
     assert tables["dispatches"] == [rows.dispatch(state)]
     assert sorted(tables["steps"], key=lambda row: row["step_id"]) == [
@@ -96,7 +97,7 @@ async def test_runs_that_append_in_one_turn_of_the_loop_share_a_commit(
     other.close()
 
     assert commits == ["COMMIT"]
-    assert len(tables_of(database)["executions"]) == 51
+    assert len((await tables_of(database))["executions"]) == 51
 
 
 async def test_a_lost_race_writes_nothing_and_does_not_disturb_its_neighbours(
@@ -105,7 +106,7 @@ async def test_a_lost_race_writes_nothing_and_does_not_disturb_its_neighbours(
     log, elsewhere_database = Log(database), SQLite(str(path), "NORMAL")
     elsewhere = Log(elsewhere_database)
     state = await log.append(State("contested"), BEGUN, 1)
-    await elsewhere.append(await elsewhere.load("contested"), [proposed("theirs")], 2)
+    await elsewhere.append(await elsewhere.load(State("contested")), [proposed("theirs")], 2)
 
     outcomes = await asyncio.gather(
         log.append(State("before"), BEGUN, 1),
@@ -116,8 +117,8 @@ async def test_a_lost_race_writes_nothing_and_does_not_disturb_its_neighbours(
     elsewhere_database.close()
 
     assert [type(outcome) for outcome in outcomes] == [State, LostRace, State]
-    assert list((await log.load("contested")).steps) == ["theirs"]
-    assert (await log.load("before")).seq == 3
+    assert list((await log.load(State("contested"))).steps) == ["theirs"]
+    assert (await log.load(State("before"))).seq == 3
 
 
 async def test_what_cannot_be_stored_fails_alone_and_nobody_waits_for_ever(
@@ -131,7 +132,7 @@ async def test_what_cannot_be_stored_fails_alone_and_nobody_waits_for_ever(
     good = await log.append(State("good"), BEGUN, 1)
 
     assert good.seq == 3
-    assert (await log.load("bad")).status is None
+    assert (await log.load(State("bad"))).status is None
 
 
 async def test_a_database_that_is_locked_acknowledges_nothing_and_comes_back(
@@ -146,7 +147,7 @@ async def test_a_database_that_is_locked_acknowledges_nothing_and_comes_back(
         await log.append(State("run"), BEGUN, 1)
     holder.execute("ROLLBACK")
     holder.close()
-    empty = await log.load("run")
+    empty = await log.load(State("run"))
     after = await log.append(State("run"), BEGUN, 1)
 
     assert empty.status is None
@@ -171,7 +172,7 @@ async def test_a_log_that_was_tampered_with_is_not_decided_on(
     database._driver.execute(tampering)
 
     with pytest.raises(LogBroken, match=r"event [123] of execution run"):
-        await log.load("run")
+        await log.load(State("run"))
 
 
 async def test_every_acknowledged_event_survives_a_reopen(path: Path) -> None:
@@ -181,5 +182,5 @@ async def test_every_acknowledged_event_survives_a_reopen(path: Path) -> None:
     first.close()
     second = SQLite(str(path), "FULL")
 
-    assert await Log(second).load("run") == state
+    assert await Log(second).load(State("run")) == state
     second.close()

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from proctor_kernel.store.dialect import SQLite, StoreError
+from proctor_kernel.store.database import StoreError
+from proctor_kernel.store.sqlite import SQLite
 
 
 @pytest.mark.parametrize(("synchronous", "level"), [("FULL", 2), ("NORMAL", 1)])
@@ -34,10 +35,10 @@ def test_an_unknown_durability_is_refused(path: Path) -> None:
 def test_a_schema_of_another_version_is_refused(path: Path) -> None:
     SQLite(str(path), "NORMAL").close()
     with sqlite3.connect(path) as other:
-        other.execute("PRAGMA user_version = 99")
+        other.execute("UPDATE alembic_version SET version_num = '9999'")
     other.close()
 
-    with pytest.raises(StoreError, match=r"proctor\.db: its schema is version 99"):
+    with pytest.raises(StoreError, match=r"proctor\.db: .*9999.*a newer Proctor"):
         SQLite(str(path), "NORMAL")
 
 
@@ -61,7 +62,8 @@ def test_an_empty_file_becomes_a_database(path: Path) -> None:
 
 READ_ONLY = """
 import os, sys
-from proctor_kernel.store.dialect import SQLite, StoreError
+from proctor_kernel.store.database import StoreError
+from proctor_kernel.store.sqlite import SQLite
 os.setgid(65534)
 os.setuid(65534)
 try:

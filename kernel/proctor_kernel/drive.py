@@ -1,4 +1,7 @@
-"""Delivery in this process: an attempt begins, the agent's handler runs, until the run ends."""
+"""Delivery in this process: an attempt begins, the agent's handler runs, until the run ends.
+
+A run that waits for somebody is let go of; the delivery that its going on queues starts it again.
+"""
 
 import asyncio
 import logging
@@ -6,9 +9,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from proctor.wire.calls import Delivery
+from proctor.wire.words import DispatchStatus
 from proctor_kernel.core.commands import ClaimDispatch, Claimed
+from proctor_kernel.core.state import Dispatch
 from proctor_kernel.kernel import Kernel
-from proctor_kernel.store.dialect import StoreError
+from proctor_kernel.store.database import StoreError
 
 Deliver = Callable[[Delivery], Awaitable[None]]
 """Runs one attempt of an agent; returns when its handler has come to an end."""
@@ -21,27 +26,32 @@ Many, since a restart for any reason is one; a body that waits for hours outlive
 
 _BACKOFF_SECONDS: Final = 0.1
 _BACKOFF_SECONDS_MAX: Final = 30.0
+_MICROS_PER_SECOND: Final = 1_000_000
 
 _logger = logging.getLogger(__name__)
 
 
-class Dispatcher:
-    """Drives each run to its end in a task of its own."""
+class Driver:
+    """Drives each run to its end, or to where it waits, in a task of its own."""
 
-    def __init__(self, kernel: Kernel, agents: Mapping[str, Deliver]) -> None:
+    def __init__(
+        self, kernel: Kernel, agents: Mapping[str, Deliver], now_micros: Callable[[], int]
+    ) -> None:
         self._kernel = kernel
         self._agents = agents
+        self._now_micros = now_micros
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._again: set[str] = set()
 
     def start(self, execution_id: str, agent_id: str) -> None:
-        """Begin to drive a run of an agent that is here; runs under way are left alone."""
+        """Begin to drive a run of an agent that is here; one under way looks once more."""
         if execution_id in self._tasks:
+            self._again.add(execution_id)
             return
         task = asyncio.create_task(
             self._drive(execution_id, self._agents[agent_id]), name=f"run {execution_id}"
         )
         self._tasks[execution_id] = task
-        task.add_done_callback(lambda _: self._tasks.pop(execution_id, None))
 
     async def stop(self, execution_id: str) -> None:
         """Interrupt the handler of a run and wait until it is gone."""
@@ -55,17 +65,36 @@ class Dispatcher:
         await _interrupt(list(self._tasks.values()))
 
     async def _drive(self, execution_id: str, deliver: Deliver) -> None:
+        try:
+            while True:
+                self._again.discard(execution_id)
+                await self._until_it_rests(execution_id, deliver)
+                if execution_id not in self._again:
+                    return
+        finally:
+            # In one step with the look above: whoever starts it now starts it anew.
+            self._tasks.pop(execution_id, None)
+
+    async def _until_it_rests(self, execution_id: str, deliver: Deliver) -> None:
         delay = _BACKOFF_SECONDS
         while True:
             try:
+                dispatch = (await self._kernel.load(execution_id)).dispatch
+                if dispatch is None or dispatch.status is DispatchStatus.EXHAUSTED:
+                    return
+                await self._until_due(dispatch)
                 reply = await self._kernel.apply(
                     execution_id, ClaimDispatch(FRUITLESS_ATTEMPTS_MAX)
                 )
                 if not isinstance(reply, Claimed):
                     return
                 await deliver(Delivery(execution_id, reply.agent_id, reply.lease, reply.input))
-                if (await self._kernel.load(execution_id)).is_terminal:
+                state = await self._kernel.load(execution_id)
+                if state.is_terminal or state.dispatch is None:
                     return
+                if state.dispatch.status is not DispatchStatus.IN_FLIGHT:
+                    # It stopped to wait, or its going on is queued: both are looked at above.
+                    continue
                 _logger.warning(
                     "execution %s: attempt %d ended without an outcome",
                     execution_id,
@@ -78,6 +107,12 @@ class Dispatcher:
                 _logger.exception("execution %s: delivery failed", execution_id)
             await asyncio.sleep(delay)
             delay = min(delay * 2, _BACKOFF_SECONDS_MAX)
+
+    async def _until_due(self, dispatch: Dispatch) -> None:
+        if dispatch.status is DispatchStatus.PENDING and dispatch.due_at is not None:
+            ahead = dispatch.due_at - self._now_micros()
+            if ahead > 0:
+                await asyncio.sleep(ahead / _MICROS_PER_SECOND)
 
 
 async def _interrupt(tasks: list[asyncio.Task[None]]) -> None:

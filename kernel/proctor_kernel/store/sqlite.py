@@ -1,23 +1,27 @@
-"""Where databases differ: how one is opened, how rows are replaced, what its errors mean.
-
-`SQLite` is the embedded store. A second database is a second class with the same methods.
-"""
+"""SQLite: one file, one connection, one process. The embedded store, and that of `proctor dev`."""
 
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
-from sqlalchemy import Delete, Engine, Table, create_engine
+from sqlalchemy import Engine, create_engine
 from sqlalchemy.dialects.sqlite import dialect as sqlite_dialect
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import DatabaseError
 from sqlalchemy.pool import StaticPool
+from sqlalchemy.sql.base import Executable
 
-from proctor_kernel.store.rows import Values
-from proctor_kernel.store.statements import METADATA
+from proctor_kernel.store import migrate
+from proctor_kernel.store.database import (
+    Change,
+    Conflict,
+    Removal,
+    Row,
+    StoreError,
+    StoreUnavailable,
+)
 
 Synchronous = Literal["FULL", "NORMAL"]
 """FULL survives a power cut; NORMAL may lose the last commits to one, never to a crash."""
@@ -25,29 +29,7 @@ Synchronous = Literal["FULL", "NORMAL"]
 IN_MEMORY: Final = ":memory:"
 
 _APPLICATION_ID: Final = 0x50524354
-_SCHEMA_VERSION: Final = 1
 _BUSY_SECONDS: Final = 5.0
-
-
-class StoreError(Exception):
-    """The database cannot be used. The message names it and says what to do."""
-
-
-class StoreUnavailable(StoreError):
-    """The database could not record just now; nothing of it was kept, and a retry is safe."""
-
-
-class Conflict(Exception):
-    """A row with this primary key is there already."""
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Rows for one table; `replace`: a row with the same key gives way."""
-
-    table: Table
-    rows: Sequence[Values]
-    replace: bool
 
 
 class SQLite:
@@ -66,6 +48,7 @@ class SQLite:
         if synchronous not in get_args(Synchronous):
             raise ValueError(f"synchronous must be 'FULL' or 'NORMAL', not {synchronous!r}")
         self.name = path
+        self.is_shared = False
         self._sql: dict[tuple[str, bool], str] = {}
         check_place(path)
         self._engine = create_engine(
@@ -92,51 +75,62 @@ class SQLite:
         self._connection.close()
         self._engine.dispose()
 
-    def write(self, changes: Sequence[Change]) -> None:
-        """Write `changes` in one transaction; when this returns they are durable.
+    async def aclose(self) -> None:
+        """Close the file, as `close` does."""
+        self.close()
 
-        Raises:
-            Conflict: a row that must be new exists; nothing was written.
-            StoreUnavailable: the file could not be written; nothing was written.
-        """
-        with self.exclusively():
-            self.put(changes)
+    def write(self, changes: Sequence[Change | Removal]) -> None:
+        """Write `changes` in one transaction; when this returns they are durable."""
+        with self._exclusively():
+            self._put(changes)
+
+    async def read(self, statement: Executable, **values: object) -> list[Row]:
+        """Run one select."""
+        with self._told_plainly():
+            return [dict(row) for row in self._connection.execute(statement, values).mappings()]
+
+    async def run(self, statement: Executable, **values: object) -> int:
+        """Run one statement that changes rows; durable when it returns; returns how many."""
+        with self._exclusively():
+            return int(self._connection.execute(statement, values).rowcount)
+
+    @asynccontextmanager
+    async def exclusively(self, lock: str) -> AsyncIterator["_Transaction"]:
+        """Hold the file's write lock for a block that is one transaction."""
+        # INVARIANT: the block awaits only the transaction, which never lets others run: the
+        # connection is theirs too.
+        with self._exclusively():
+            yield _Transaction(self)
+
+    async def ping(self) -> None:
+        """Raise `StoreUnavailable` when the file cannot be read."""
+        with self._told_plainly():
+            self._driver.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
 
     @contextmanager
-    def exclusively(self) -> Iterator[None]:
-        """Hold the file's write lock for a block that is one transaction.
+    def _exclusively(self) -> Iterator[None]:
+        with self._told_plainly(), _transaction(self._driver):
+            yield
 
-        Raises:
-            Conflict, StoreUnavailable: as `write`; nothing of the block was written.
-        """
+    @contextmanager
+    def _told_plainly(self) -> Iterator[None]:
         try:
-            with _transaction(self._driver):
-                yield
-        except sqlite3.IntegrityError as error:
-            raise Conflict(str(error)) from error
-        except sqlite3.Error as error:
+            yield
+        except (sqlite3.Error, DatabaseError) as error:
+            original = getattr(error, "orig", None) or error
+            if isinstance(original, sqlite3.IntegrityError):
+                raise Conflict(str(original)) from error
             raise StoreUnavailable(f"{self.name}: {_plainly(error)}") from error
 
-    def put(self, changes: Sequence[Change]) -> None:
-        """Write `changes` within the block of `exclusively`."""
+    def _put(self, changes: Sequence[Change | Removal]) -> None:
         for change in changes:
-            if change.rows:
-                self._driver.executemany(self._write_sql(change), change.rows)
-
-    def run(self, statement: Delete, **values: object) -> None:
-        """Run a statement that returns nothing, within the block of `exclusively`."""
-        self._connection.execute(statement, values)
-
-    def read(self, statement: Any, **values: object) -> list[dict[str, Any]]:
-        """Run one select and return its rows as column -> value.
-
-        Raises:
-            StoreUnavailable: the file could not be read.
-        """
-        try:
-            return [dict(row) for row in self._connection.execute(statement, values).mappings()]
-        except DatabaseError as error:
-            raise StoreUnavailable(f"{self.name}: {_plainly(error)}") from error
+            match change:
+                case Removal(table, keys):
+                    (key, *_) = table.primary_key
+                    sql = f"DELETE FROM {table.name} WHERE {key.name} = ?"
+                    self._driver.executemany(sql, [(value,) for value in keys])
+                case Change() if change.rows:
+                    self._driver.executemany(self._write_sql(change), change.rows)
 
     def _write_sql(self, change: Change) -> str:
         key = (change.table.name, change.replace)
@@ -153,6 +147,25 @@ class SQLite:
                 )
             self._sql[key] = str(statement.compile(dialect=sqlite_dialect(paramstyle="named")))
         return self._sql[key]
+
+
+class _Transaction:
+    """The block of `SQLite.exclusively`."""
+
+    def __init__(self, database: SQLite) -> None:
+        self._database = database
+
+    async def read(self, statement: Executable, **values: object) -> list[Row]:
+        """Run a select."""
+        return await self._database.read(statement, **values)
+
+    async def run(self, statement: Executable, **values: object) -> int:
+        """Run a statement that changes rows; returns how many."""
+        return int(self._database._connection.execute(statement, values).rowcount)
+
+    async def put(self, changes: Sequence[Change]) -> None:
+        """Write rows."""
+        self._database._put(changes)
 
 
 @contextmanager
@@ -186,22 +199,16 @@ def _prepare(engine: Engine, path: str, synchronous: Synchronous) -> None:
         assert isinstance(driver, sqlite3.Connection)
         tables = driver.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
         owner = driver.execute("PRAGMA application_id").fetchone()[0]
-        version = driver.execute("PRAGMA user_version").fetchone()[0]
         if tables and owner != _APPLICATION_ID:
             raise StoreError(
                 f"{path}: this is another program's database; name a new file, or one of ours"
-            )
-        if tables and version != _SCHEMA_VERSION:
-            raise StoreError(
-                f"{path}: its schema is version {version}, this Proctor reads {_SCHEMA_VERSION}"
             )
         driver.execute("PRAGMA journal_mode=WAL")
         driver.execute(f"PRAGMA synchronous={synchronous}")
         with _transaction(driver):
             # Written even when it is the same: a file that cannot be written is found now.
             driver.execute(f"PRAGMA application_id={_APPLICATION_ID}")
-            driver.execute(f"PRAGMA user_version={_SCHEMA_VERSION}")
-            METADATA.create_all(connection)
+            migrate.to_head(connection, path)
 
 
 def _plainly(error: Exception) -> str:
