@@ -16,7 +16,7 @@ from rich.text import Text
 
 from proctor import Step
 from proctor_kernel.audit.verify import verify
-from proctor_kernel.store.dialect import SQLite
+from proctor_kernel.store.sqlite import SQLite
 
 ROOT = Path(__file__).resolve().parents[2]
 console = Console(highlight=False)

@@ -5,11 +5,17 @@ from typing import Annotated
 
 import typer
 
+from proctor_kernel import serving
+from proctor_kernel.client_cli import add_policy_commands, register
 from proctor_policy import starter
 from proctor_policy.cli import policy_app
 
 app = typer.Typer(no_args_is_help=True, help="Governance for AI agents.")
+app.command()(serving.dev)
+app.command()(serving.serve)
+add_policy_commands(policy_app)
 app.add_typer(policy_app, name="policy")
+register(app)
 
 
 @app.callback()

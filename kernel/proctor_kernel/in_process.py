@@ -2,13 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from proctor.wire.calls import Delivery, WireError
 from proctor.wire.messages import Approval, Event, Execution, PolicyStatus, Step
@@ -20,6 +18,7 @@ from proctor_kernel.core import events
 from proctor_kernel.core.commands import Deny, Grant
 from proctor_kernel.core.state import State
 from proctor_kernel.drive import Driver
+from proctor_kernel.files import alone
 from proctor_kernel.kernel import Kernel
 from proctor_kernel.queries import Queries
 from proctor_kernel.rules import InvalidRules, policy_status, watched
@@ -27,7 +26,7 @@ from proctor_kernel.runs import Runs
 from proctor_kernel.store.buckets import Buckets
 from proctor_kernel.store.database import StoreError
 from proctor_kernel.store.log import Log
-from proctor_kernel.store.sqlite import IN_MEMORY, SQLite, Synchronous, check_place
+from proctor_kernel.store.sqlite import SQLite, Synchronous
 from proctor_kernel.sweep import Sweep
 from proctor_kernel.views import to_python
 from proctor_kernel.wire_errors import errors_on_the_wire
@@ -230,7 +229,7 @@ async def open_kernel(
         RulesInvalid: the rules do not load, and `invalid_rules` is "refuse".
         StoreError: the database cannot be used, or another process has it open.
     """
-    with _alone(database):
+    with alone(database):
         store = SQLite(database, synchronous)
         try:
             watcher = await watched(
@@ -251,25 +250,3 @@ async def open_kernel(
                 await asyncio.gather(watching, return_exceptions=True)
         finally:
             store.close()
-
-
-@contextmanager
-def _alone(database: str) -> Iterator[None]:
-    """Keep other processes from driving the same runs; the system frees a dead one's lock."""
-    if database == IN_MEMORY:
-        yield
-        return
-    check_place(database)
-    lock = FileLock(f"{Path(database).resolve()}.lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise StoreError(
-            f"{database}: another process has it open; embed it in one process at a time"
-        ) from None
-    except OSError as error:
-        raise StoreError(f"{database}: {error.strerror}") from error
-    try:
-        yield
-    finally:
-        lock.release()

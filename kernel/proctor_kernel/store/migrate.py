@@ -5,12 +5,15 @@ that is up to date, or new, needs none of it.
 """
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, Select, column, inspect, select, table, text
 
 from proctor_kernel.store.database import SCHEMA_HEAD, StoreError
 from proctor_kernel.store.statements import METADATA
+
+REVISION: Final[Select[Any]] = select(column("version_num")).select_from(table("alembic_version"))
+"""The revision that a database is at."""
 
 _MIGRATIONS: Final = Path(__file__).with_name("migrations")
 

@@ -163,9 +163,7 @@ class Postgres:
 
     def _prepared(self, statement: Executable, values: Row) -> tuple[str, list[Any]]:
         if statement not in self._compiled:
-            compiled = statement.compile(  # type: ignore[attr-defined]  # every one we run has it
-                dialect=_DIALECT, compile_kwargs={"render_postcompile": True}
-            )
+            compiled = statement.compile(dialect=_DIALECT)  # type: ignore[attr-defined]  # has it
             self._compiled[statement] = (str(compiled), compiled)
         sql, compiled = self._compiled[statement]
         given = compiled.construct_params(values)

@@ -44,6 +44,7 @@ STEPS: Final = table_of(tables.StepRow)
 RATE_TOKENS: Final = table_of(tables.RateTokenRow)
 RULESETS: Final = table_of(tables.RuleSetRow)
 APPROVALS: Final = table_of(tables.ApprovalRow)
+ANNOUNCEMENTS: Final = table_of(tables.AnnouncementRow)
 NOTES: Final = table_of(tables.NoteRow)
 IDEMPOTENCY_KEYS: Final = table_of(tables.IdempotencyKeyRow)
 SESSION_TURNS: Final = table_of(tables.SessionRow)
@@ -51,6 +52,11 @@ AGENTS: Final = table_of(tables.AgentRow)
 BUNDLES: Final = table_of(tables.BundleRow)
 API_KEYS: Final = table_of(tables.ApiKeyRow)
 SINKS: Final = table_of(tables.SinkRow)
+
+
+def _one_of(column: ColumnElement[Any], values: tuple[str, ...]) -> ColumnElement[bool]:
+    # Not IN, whose list SQLAlchemy writes anew for every execution.
+    return or_(*(column == value for value in values))
 
 
 def _unless_empty(name: str, column: Column[Any]) -> ColumnElement[bool]:
@@ -88,7 +94,7 @@ EXECUTION_BY_ID: Final[Select[Any]] = select(EXECUTIONS).where(
 
 RUNNING_EXECUTIONS: Final[Select[Any]] = (
     select(EXECUTIONS.c.id, EXECUTIONS.c.agent_id)
-    .where(EXECUTIONS.c.status.in_(LIVE))
+    .where(_one_of(EXECUTIONS.c.status, LIVE))
     .order_by(EXECUTIONS.c.id)
 )
 """The runs that have not ended, oldest first."""
@@ -153,7 +159,7 @@ NOTE_IF_CURRENT: Final[Insert] = insert(NOTES).from_select(
 """Keep a note, unless the log has an event that whoever decided did not know."""
 
 FORGET_NOTES: Final[Delete] = delete(NOTES).where(
-    NOTES.c.execution_id.in_(select(EXECUTIONS.c.id).where(EXECUTIONS.c.status.in_(ENDED)))
+    NOTES.c.execution_id.in_(select(EXECUTIONS.c.id).where(_one_of(EXECUTIONS.c.status, ENDED)))
 )
 """Forget the notes of runs that have ended."""
 
@@ -205,6 +211,23 @@ OVERDUE_APPROVALS: Final[Select[Any]] = (
 )
 """Approvals that nobody decided in time."""
 
+UNANNOUNCED_APPROVALS: Final[Select[Any]] = (
+    select(APPROVALS)
+    .where(
+        func.coalesce(APPROVALS.c.decided_at, APPROVALS.c.requested_at) <= bindparam("before"),
+        func.coalesce(APPROVALS.c.decided_at, APPROVALS.c.requested_at) > bindparam("since"),
+        ~exists(
+            select(literal(1)).where(
+                ANNOUNCEMENTS.c.approval_id == APPROVALS.c.approval_id,
+                ANNOUNCEMENTS.c.status == APPROVALS.c.status,
+            )
+        ),
+    )
+    .order_by(APPROVALS.c.approval_id)
+    .limit(bindparam("row_limit"))
+)
+"""Approvals of whose status the webhook was not told."""
+
 APPROVAL_BY_ID: Final[Select[Any]] = select(APPROVALS).where(
     APPROVALS.c.approval_id == bindparam("approval_id")
 )
@@ -226,7 +249,7 @@ APPROVALS_BY_STATUS: Final[Select[Any]] = (
 
 OVERDUE_EXECUTIONS: Final[Select[Any]] = (
     select(EXECUTIONS.c.id)
-    .where(EXECUTIONS.c.deadline_at <= bindparam("now"), EXECUTIONS.c.status.in_(LIVE))
+    .where(EXECUTIONS.c.deadline_at <= bindparam("now"), _one_of(EXECUTIONS.c.status, LIVE))
     .limit(bindparam("row_limit"))
 )
 """Runs that are past their deadline."""
@@ -245,9 +268,9 @@ UNSETTLED_SUBAGENTS: Final[Select[Any]] = (
     )
     .join(_PARENT, _PARENT.c.id == _CHILD.c.spawned_by_execution)
     .where(
-        _CHILD.c.status.in_(ENDED),
+        _one_of(_CHILD.c.status, ENDED),
         STEPS.c.status == str(StepStatus.EXECUTING),
-        _PARENT.c.status.in_(_AT_WORK),
+        _one_of(_PARENT.c.status, _AT_WORK),
     )
     .limit(bindparam("row_limit"))
 )
@@ -256,13 +279,14 @@ UNSETTLED_SUBAGENTS: Final[Select[Any]] = (
 ORPHANED_SUBAGENTS: Final[Select[Any]] = (
     select(_CHILD.c.id)
     .join(_PARENT, _PARENT.c.id == _CHILD.c.spawned_by_execution)
-    .where(_PARENT.c.status.in_(ENDED), _CHILD.c.status.in_(LIVE))
+    .where(_one_of(_PARENT.c.status, ENDED), _one_of(_CHILD.c.status, LIVE))
     .limit(bindparam("row_limit"))
 )
 """Runs that go on though the run that waits for them has ended."""
 
 LIVE_SUBAGENTS_OF: Final[Select[Any]] = select(EXECUTIONS.c.id).where(
-    EXECUTIONS.c.spawned_by_execution == bindparam("execution_id"), EXECUTIONS.c.status.in_(LIVE)
+    EXECUTIONS.c.spawned_by_execution == bindparam("execution_id"),
+    _one_of(EXECUTIONS.c.status, LIVE),
 )
 """Runs that one run waits for."""
 
@@ -304,7 +328,7 @@ LAST_OF_SESSION: Final[Select[Any]] = (
     select(EXECUTIONS.c.id, EXECUTIONS.c.tally)
     .where(
         EXECUTIONS.c.session == bindparam("session"),
-        EXECUTIONS.c.status.in_(ENDED),
+        _one_of(EXECUTIONS.c.status, ENDED),
         EXECUTIONS.c.started_at.is_not(None),
     )
     .order_by(EXECUTIONS.c.started_at.desc())
@@ -355,7 +379,7 @@ EXECUTIONS_PAGE: Final[Select[Any]] = (
 EXPIRED_EXECUTIONS: Final[Select[Any]] = (
     select(EXECUTIONS.c.id, EXECUTIONS.c.session)
     .where(
-        EXECUTIONS.c.status.in_(ENDED),
+        _one_of(EXECUTIONS.c.status, ENDED),
         EXECUTIONS.c.updated_at < bindparam("before"),
         or_(
             EXECUTIONS.c.session.is_(None),
@@ -365,7 +389,7 @@ EXPIRED_EXECUTIONS: Final[Select[Any]] = (
                 .where(
                     _CHILD.c.session == EXECUTIONS.c.session,
                     or_(
-                        _CHILD.c.status.in_(LIVE),
+                        _one_of(_CHILD.c.status, LIVE),
                         _CHILD.c.updated_at >= bindparam("before"),
                     ),
                 )

@@ -151,6 +151,15 @@ class ApprovalRow(SQLModel, table=True):
     rationale: str = Field(sa_column=_text())
 
 
+class AnnouncementRow(SQLModel, table=True):
+    """The status of an approval that its webhook was last told of."""
+
+    __tablename__ = "announcements"
+
+    approval_id: str = Field(primary_key=True)
+    status: str
+
+
 class NoteRow(SQLModel, table=True):
     """That an attempt asked for a step which the log does not tell, because it was a replay."""
 

@@ -122,6 +122,19 @@ class ErrorCode(StrEnum):
     INTERNAL_ERROR = "internal_error"
 
 
+class Scope(StrEnum):
+    """What a client may do (protocol 2.1). Write does not imply read."""
+
+    EXECUTIONS_READ = "executions:read"
+    EXECUTIONS_WRITE = "executions:write"
+    APPROVALS_READ = "approvals:read"
+    APPROVALS_WRITE = "approvals:write"
+    AGENTS_READ = "agents:read"
+    AGENTS_WRITE = "agents:write"
+    POLICIES_WRITE = "policies:write"
+    API_KEYS_MANAGE = "api_keys:manage"
+
+
 class Reason(StrEnum):
     """Reason tokens that the kernel itself gives (protocol 5.2)."""
 

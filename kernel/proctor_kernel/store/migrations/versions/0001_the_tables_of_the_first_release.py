@@ -24,6 +24,12 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id"),
     )
     op.create_table(
+        "announcements",
+        sa.Column("approval_id", sa.String(), nullable=False),
+        sa.Column("status", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("approval_id"),
+    )
+    op.create_table(
         "api_keys",
         sa.Column("id", sa.String(), nullable=False),
         sa.Column("name", sa.String(), nullable=False),
@@ -236,4 +242,5 @@ def downgrade() -> None:
 
     op.drop_table("approvals")
     op.drop_table("api_keys")
+    op.drop_table("announcements")
     op.drop_table("agents")

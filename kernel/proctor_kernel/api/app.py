@@ -1,0 +1,76 @@
+"""The HTTP application of a service."""
+
+import time  # how long a request took, not when
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from proctor_kernel import metrics, world
+from proctor_kernel.api import admin, agent, client, documents, errors, operate, stream
+from proctor_kernel.api.callers import Callers
+from proctor_kernel.service import open_service
+from proctor_kernel.settings import Settings
+
+
+def application(settings: Settings) -> FastAPI:
+    """Return the application; its service is opened when it starts, and closed when it stops."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with open_service(settings) as service:
+            app.state.service = service
+            app.state.callers = Callers(
+                settings=settings,
+                agents=service.agents,
+                keys=service.keys,
+                oidc=service.oidc,
+                now_micros=world.now_micros,
+            )
+            yield
+
+    app = FastAPI(
+        title="Proctor",
+        version="v0",
+        description="Governance for AI agents: every call asks the rules first.",
+        lifespan=lifespan,
+        redirect_slashes=False,
+        openapi_url="/v0/openapi.json",
+        docs_url="/v0/docs",
+        redoc_url=None,
+    )
+    errors.install(app)
+    documents.install(app)
+    # Streams first: /v0/approvals/stream is no approval's id.
+    for router in (stream.router, agent.router, client.router, admin.router, operate.router):
+        app.include_router(router)
+    app.add_middleware(_Counted)
+    return app
+
+
+class _Counted:
+    """Counts requests by their route and status."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.perf_counter()
+        status = 500
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noted)
+        finally:
+            route = getattr(scope.get("route"), "path", "none")
+            metrics.REQUESTS.labels(route, str(status)).inc()
+            metrics.REQUEST_SECONDS.labels(route).observe(time.perf_counter() - began)

@@ -1,0 +1,269 @@
+"""A kernel that runs as a service, put together: opened, its loops started, and closed again.
+
+Any number of these may be at work on one PostgreSQL; on SQLite there is one.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from proctor.wire.calls import Lease
+from proctor_kernel import metrics, world
+from proctor_kernel.agents import Agents
+from proctor_kernel.announce import Announcer
+from proctor_kernel.ask import Ask
+from proctor_kernel.attempts import Attempts
+from proctor_kernel.bundles import Bundles
+from proctor_kernel.core import events
+from proctor_kernel.core.state import State
+from proctor_kernel.files import alone
+from proctor_kernel.kernel import Kernel
+from proctor_kernel.keys import ApiKeys
+from proctor_kernel.oidc import Oidc
+from proctor_kernel.provision import Provisioner
+from proctor_kernel.queries import Queries
+from proctor_kernel.rules import watched
+from proctor_kernel.runs import Runs
+from proctor_kernel.sealing import Seal
+from proctor_kernel.settings import Settings
+from proctor_kernel.store.buckets import Buckets
+from proctor_kernel.store.database import Database, StoreError
+from proctor_kernel.store.log import Log, LostRace
+from proctor_kernel.store.postgres import Postgres, open_postgres
+from proctor_kernel.store.sqlite import SQLite
+from proctor_kernel.sweep import Sweep
+from proctor_kernel.wakes import Wakes
+from proctor_kernel.webhooks import Webhooks
+from proctor_policy.load import load
+from proctor_policy.watch import Watcher
+
+_REFRESH_SECONDS = 2.0
+_FOLLOW_TRIES = 5
+
+_logger = logging.getLogger(__name__)
+
+
+class Service:
+    """What the routes are given."""
+
+    def __init__(
+        self, *, settings: Settings, database: Database, rules: Watcher, seal: Seal | None
+    ) -> None:
+        self.settings = settings
+        self.database = database
+        self.rules = rules
+        relay = database.notify if isinstance(database, Postgres) else None
+        self.wakes = Wakes(relay)
+        self.queries = Queries(database)
+        self._bundles = Bundles()
+        self.keys = ApiKeys(
+            database,
+            now_micros=world.now_micros,
+            changed=lambda: self.wakes.tell("keys"),
+        )
+        self.agents = Agents(
+            database=database,
+            seal=seal,
+            bundles=self._bundles,
+            rules=lambda: rules.rules,
+            now_micros=world.now_micros,
+            webhook_hosts=settings.webhook_hosts,
+            allow_private=settings.allow_private_webhooks or settings.is_dev,
+            changed=lambda: self.wakes.tell("agents"),
+        )
+        buckets = Buckets(database)
+        self.kernel = Kernel(
+            log=Log(database),
+            ask=Ask(
+                rules=lambda: rules.rules,
+                take=lambda tokens, holder, now: buckets.take(tokens, holder=holder, now=now),
+                now_micros=world.now_micros,
+                bundles=self._bundles,
+                approval_seconds=settings.approval_seconds,
+            ),
+            happened=self._happened,
+            is_alone=False,
+        )
+        self.attempts = Attempts(kernel=self.kernel, database=database, now_micros=world.now_micros)
+        self.runs = Runs(
+            kernel=self.kernel,
+            database=database,
+            queries=self.queries,
+            has_agent=self.agents.exists,
+            now_micros=world.now_micros,
+            deadline_micros=_micros(settings.deadline_seconds),
+        )
+        self._sweep = Sweep(
+            database=database,
+            kernel=self.kernel,
+            runs=self.runs,
+            now_micros=world.now_micros,
+            retention_micros=_micros(settings.retention_seconds),
+        )
+        private = settings.allow_private_webhooks or settings.is_dev
+        self._webhooks = Webhooks(
+            kernel=self.kernel,
+            agents=self.agents,
+            database=database,
+            settings=settings.model_copy(update={"allow_private_webhooks": private}),
+            now_micros=world.now_micros,
+        )
+        oidc = settings.oidc
+        self.oidc = None if oidc is None else Oidc(oidc, world.now_micros)
+        self._following: set[asyncio.Task[None]] = set()
+        self._stale = asyncio.Event()
+
+    @asynccontextmanager
+    async def at_work(self) -> AsyncIterator[None]:
+        """Run every loop for the time of a block."""
+        loops: list[Coroutine[Any, Any, None]] = [
+            self.rules.run(),
+            self._sweep.run(),
+            self._webhooks.run(),
+            self._refresh(),
+        ]
+        if isinstance(self.database, Postgres):
+            loops.append(self.wakes.run())
+            self.database.listen(self.wakes.heard, self._stale.set)
+        self.wakes.listen("agents", lambda _: self._stale.set())
+        self.wakes.listen("keys", lambda _: self.keys.forget())
+        announcer = self._announcer()
+        if announcer is not None:
+            self.wakes.listen("approval", announcer.wake)
+            loops.append(announcer.run())
+        if self.settings.config is not None:
+            provisioner = Provisioner(Path(self.settings.config), self.agents)
+            await provisioner.apply()
+            loops.append(provisioner.run())
+        await self.agents.refresh()
+        tasks = [asyncio.create_task(loop) for loop in loops]
+        try:
+            yield
+        finally:
+            for task in (*tasks, *self._following):
+                task.cancel()
+            await asyncio.gather(*tasks, *self._following, return_exceptions=True)
+            await self._webhooks.close()
+            if self.oidc is not None:
+                await self.oidc.aclose()
+
+    def _happened(self, state: State, happened: Sequence[events.Event]) -> None:
+        metrics.count(state, happened)
+        execution_id = state.execution_id
+        for event in happened:
+            match event:
+                case events.DispatchQueued() | events.DispatchFailed() if (
+                    state.dispatch is not None and state.dispatch.due_at is not None
+                ):
+                    self._queued(state, state.dispatch.due_at)
+                case events.ApprovalRequested(expires_at=expires_at):
+                    self._sweep.at(expires_at)
+                    self.wakes.tell("approval", event.approval_id)
+                case events.ApprovalGranted() | events.ApprovalDenied() | events.ApprovalExpired():
+                    self.wakes.tell("approval", event.approval_id)
+                case _:
+                    pass
+        self.wakes.tell("run", execution_id)
+        if state.is_terminal and (
+            state.session is not None
+            or state.spawned_by is not None
+            or any(step.child is not None for step in state.steps.values())
+        ):
+            follow = asyncio.create_task(self._follow_up(state))
+            self._following.add(follow)
+            follow.add_done_callback(self._following.discard)
+
+    def _queued(self, state: State, due_at: int) -> None:
+        assert state.dispatch is not None
+        agent = self.agents.get(state.agent_id)
+        if agent is None or agent.webhook_url is not None:
+            expected = Lease(state.dispatch.dispatch_id, state.dispatch.attempt)
+            self._webhooks.due(state.execution_id, state.agent_id, expected, due_at)
+        else:
+            self.wakes.tell("queued", state.agent_id)
+
+    async def _follow_up(self, state: State) -> None:
+        for _ in range(_FOLLOW_TRIES):
+            try:
+                await self.runs.follow_up(state)
+                return
+            except (StoreError, LostRace) as error:
+                _logger.warning("after execution %s: %s", state.execution_id, error)
+                await asyncio.sleep(1)
+        # The sweep does it once the database is back.
+
+    async def _refresh(self) -> None:
+        """Bring what memory has of agents and bundles up to date."""
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stale.wait(), _REFRESH_SECONDS)
+            self._stale.clear()
+            status = self.rules.status
+            metrics.RELOADS.set(status.reloads)
+            metrics.RELOAD_FAILURES.set(status.failures)
+            metrics.RULES_FAILING.set(1 if status.problems else 0)
+            try:
+                await self.agents.refresh()
+            except StoreError as error:
+                _logger.warning("agents are not up to date: %s", error)
+
+    def _announcer(self) -> Announcer | None:
+        settings = self.settings
+        if settings.approvals_webhook is None:
+            return None
+        secret = settings.approvals_webhook_secret
+        assert secret is not None, "the command line asks for both"
+        return Announcer(
+            database=self.database,
+            url=settings.approvals_webhook,
+            secret=secret.get_secret_value(),
+            now_micros=world.now_micros,
+        )
+
+
+@asynccontextmanager
+async def open_service(settings: Settings) -> AsyncIterator[Service]:
+    """Open the database, load the rules, and run a service for the time of a block.
+
+    Raises:
+        StoreError: the database cannot be used. RulesInvalid: the rules do not load, and
+            `invalid_rules` is "refuse". ManifestInvalid: the manifest of agents is not one.
+    """
+    async with AsyncExitStack() as stack:
+        database = await _opened(settings, stack)
+        rules = await watched(
+            Path(settings.rules),
+            database,
+            load=load,
+            invalid_rules=settings.invalid_rules,
+            requires_tests=settings.reload_requires_tests,
+        )
+        service = Service(settings=settings, database=database, rules=rules, seal=_seal(settings))
+        await stack.enter_async_context(service.at_work())
+        yield service
+
+
+async def _opened(settings: Settings, stack: AsyncExitStack) -> Database:
+    database: Database
+    if settings.is_postgres:
+        database = await open_postgres(
+            settings.database, connections_max=settings.database_connections_max
+        )
+    else:
+        stack.enter_context(alone(settings.database))
+        database = SQLite(settings.database, settings.synchronous)
+    stack.push_async_callback(database.aclose)
+    return database
+
+
+def _seal(settings: Settings) -> Seal | None:
+    if settings.secret_key is None:
+        return None
+    return Seal(settings.secret_key.get_secret_value())
+
+
+def _micros(seconds: int | None) -> int | None:
+    return None if seconds is None else seconds * 1_000_000
