@@ -28,6 +28,10 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/codespell
+	$(BIN)/yamllint --strict --config-file deploy/.yamllint.yaml deploy
+	$(BIN)/hadolint --failure-threshold info deploy/Dockerfile
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec deploy/compose.yaml
+	$(BIN)/kubernetes-validate --strict --quiet deploy/kubernetes/[!k]*.yaml
 
 format: $(STAMP)
 	$(BIN)/ruff format .

@@ -4,7 +4,6 @@ Every test runs on SQLite and on PostgreSQL. Nothing of the package is patched.
 """
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 import rebuno
 import uvicorn
 from tests.support.postgres import Cluster
-from tests.support.server import Server, running
+from tests.support.server import Server, free_port, running
 
 SECRET = "test-secret"
 
@@ -86,12 +85,6 @@ class Served:
         self._uvicorn.should_exit = True
         await self._task
         await self.agent.close()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 Serve = Callable[..., Awaitable[Served]]

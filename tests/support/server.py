@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +18,13 @@ KEY = "a secret key for tests only"
 TOKEN = "bootstrap-token-for-tests"
 
 _LISTENS = re.compile(r"listens on (http://\S+)")
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 class Server:
@@ -86,13 +94,14 @@ def running(
     options: tuple[Any, ...] = (),
     environment: Mapping[str, str] | None = None,
     name: str = "server",
+    port: int = 0,
 ) -> Iterator[Server]:
     """Run `proctor dev` or `proctor serve` for the time of a block."""
     given: dict[str, str] = {"PROCTOR_SECRET_KEY": KEY, **(environment or {})}
     if command == "serve":
         given.setdefault("PROCTOR_BOOTSTRAP_TOKEN", TOKEN)
     arguments = [
-        command, "--port", "0", "--database", database, "--rules", str(rules),
+        command, "--port", str(port), "--database", database, "--rules", str(rules),
         *map(str, options),
     ]  # fmt: skip
     server = Server(arguments, folder / f"{name}.log", given)
