@@ -115,6 +115,8 @@ class Service:
         self.oidc = None if oidc is None else Oidc(oidc, world.now_micros)
         self._following: set[asyncio.Task[None]] = set()
         self._stale = asyncio.Event()
+        self.stopping = asyncio.Event()
+        """Set when the process is asked to stop: whoever waits for something stops waiting."""
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:

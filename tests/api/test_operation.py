@@ -269,7 +269,16 @@ async def test_approvals_are_announced_signed_and_again_until_they_are_heard(
                 while len(heard.got) < 2:
                     await asyncio.sleep(0.02)
             (approval,) = (await http.get("/v0/approvals")).json()
-            await http.post(f"/v0/approvals/{approval['id']}/deny", json={"rationale": "no"})
+            insider = await http.post(
+                "/v0/api-keys",
+                json={"name": "carol", "scopes": ["approvals:write"], "groups": ["finance"]},
+            )
+            denied = await http.post(
+                f"/v0/approvals/{approval['id']}/deny",
+                json={"rationale": "no"},
+                headers={"Authorization": f"Bearer {insider.json()['token']}"},
+            )
+            assert denied.status_code == 204, denied.text
             async with asyncio.timeout(20):
                 while len(frames) < 2:
                     await asyncio.sleep(0.02)

@@ -1,8 +1,13 @@
 """The HTTP application of a service."""
 
+import asyncio
+import signal
+import threading
 import time  # how long a request took, not when
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from types import FrameType
+from typing import Any
 
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -21,6 +26,7 @@ def application(settings: Settings) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with open_service(settings) as service:
             app.state.service = service
+            _when_asked_to_stop(service.stopping.set)
             app.state.callers = Callers(
                 settings=settings,
                 agents=service.agents,
@@ -47,6 +53,25 @@ def application(settings: Settings) -> FastAPI:
         app.include_router(router)
     app.add_middleware(_Counted)
     return app
+
+
+def _when_asked_to_stop(tell: Callable[[], None]) -> None:
+    """Call `tell` when the process is asked to stop, before the server waits for its requests.
+
+    Without it, streams would keep a stopping server waiting for as long as it waits at all.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        before = signal.getsignal(number)
+
+        def stop(number: int, frame: FrameType | None, before: Any = before) -> None:
+            loop.call_soon_threadsafe(tell)
+            if callable(before):
+                before(number, frame)
+
+        signal.signal(number, stop)
 
 
 class _Counted:

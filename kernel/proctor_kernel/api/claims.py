@@ -27,7 +27,7 @@ async def next_delivery(
             queued.clear()
             claimed = await _claim(service, agent_id)
             left = until - loop.time()
-            if claimed is not None or left <= 0:
+            if claimed is not None or left <= 0 or service.stopping.is_set():
                 return claimed
             try:
                 # A wake that was lost, or a retry that comes due, is found by looking.

@@ -1,8 +1,8 @@
 """Server-sent events: pieces of streamed answers, the log as it grows, approvals (protocol 1.2)."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Any, Final
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, Final, TypeVar
 
 from fastapi import APIRouter, Request
 from starlette.responses import StreamingResponse
@@ -29,6 +29,8 @@ _HEADERS: Final = {
     "Connection": "keep-alive",
     "X-Accel-Buffering": "no",
 }
+T = TypeVar("T")
+
 _SSE: Final[dict[int | str, dict[str, Any]]] = {
     200: {"content": {"text/event-stream": {}}, "description": "Frames as they come."}
 }
@@ -68,6 +70,26 @@ async def stream_approvals(request: Request) -> StreamingResponse:
     return _streaming(_approvals(service))
 
 
+async def _before_it_stops(
+    service: Service, waited_for: Coroutine[Any, Any, T], seconds: float
+) -> T | None:
+    """Return what is waited for, or None when the server stops first; raises TimeoutError."""
+    waiting = asyncio.ensure_future(waited_for)
+    stopping = asyncio.ensure_future(service.stopping.wait())
+    try:
+        await asyncio.wait(
+            (waiting, stopping), timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+        )
+        if waiting.done():
+            return waiting.result()
+        if stopping.done():
+            return None
+        raise TimeoutError
+    finally:
+        waiting.cancel()
+        stopping.cancel()
+
+
 def _streaming(frames: AsyncIterator[str]) -> StreamingResponse:
     return StreamingResponse(frames, media_type="text/event-stream", headers=_HEADERS)
 
@@ -85,10 +107,12 @@ async def _deltas(service: Service, execution_id: str) -> AsyncIterator[str]:
         yield ": ok\n\n"
         while True:
             try:
-                frame = await asyncio.wait_for(queue.get(), KEEP_ALIVE_SECONDS)
+                frame = await _before_it_stops(service, queue.get(), KEEP_ALIVE_SECONDS)
             except TimeoutError:
                 yield _KEEP_ALIVE
                 continue
+            if frame is None:
+                return
             yield f"data: {frame}\n\n"
     finally:
         stop()
@@ -116,7 +140,8 @@ async def _log(service: Service, execution_id: str, after_seq: int) -> AsyncIter
             quiet = 0.0 if page else quiet
             try:
                 # A change that nobody told of is found by looking.
-                await asyncio.wait_for(changed.wait(), _LOOK_SECONDS)
+                if not await _before_it_stops(service, changed.wait(), _LOOK_SECONDS):
+                    return
             except TimeoutError:
                 quiet += _LOOK_SECONDS
                 if quiet >= KEEP_ALIVE_SECONDS:
@@ -133,10 +158,12 @@ async def _approvals(service: Service) -> AsyncIterator[str]:
         yield ": ok\n\n"
         while True:
             try:
-                approval_id = await asyncio.wait_for(queue.get(), KEEP_ALIVE_SECONDS)
+                approval_id = await _before_it_stops(service, queue.get(), KEEP_ALIVE_SECONDS)
             except TimeoutError:
                 yield _KEEP_ALIVE
                 continue
+            if approval_id is None:
+                return
             approval = await service.queries.approval(approval_id)
             yield f"data: {views.to_json(approval)}\n\n"
     finally:
