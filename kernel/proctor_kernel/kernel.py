@@ -3,7 +3,6 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -118,12 +117,12 @@ class Kernel:
             kept = None if self._is_alone else note
             after = await self._log.append(state, outcome.events, at, kept)
             if self._is_alone and note is not None and after.attempt is not None:
-                after = replace(after, attempt=after.attempt.asked(note))
+                after = after.changed(attempt=after.attempt.asked(note))
             self._keep(after)
             self._happened(after, outcome.events)
         elif note is not None and state.attempt is not None:
             if self._is_alone:
-                self._keep(replace(state, attempt=state.attempt.asked(note)))
+                self._keep(state.changed(attempt=state.attempt.asked(note)))
             else:
                 self._keep(await self._log.note(state, note))
         return outcome.reply
@@ -137,9 +136,9 @@ class Kernel:
             # The log tells less than was asked, so only memory of the whole attempt will do.
             attempt = self._attempts.get(state.execution_id)
             if attempt is None or state.attempt is None or attempt.key != state.attempt.key:
-                state = replace(state, attempt=None)
+                state = state.changed(attempt=None)
             else:
-                state = replace(state, attempt=state.attempt.merged(attempt))
+                state = state.changed(attempt=state.attempt.merged(attempt))
         if state.status is not None:
             self._keep(state)
         return state

@@ -4,6 +4,7 @@ Any number of these may be at work on one PostgreSQL; on SQLite there is one.
 """
 
 import asyncio
+import gc
 import logging
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -142,6 +143,8 @@ class Service:
             loops.append(provisioner.run())
         await self.agents.refresh()
         tasks = [asyncio.create_task(loop) for loop in loops]
+        # What was made by now stays: looking through it for garbage would be for nothing.
+        gc.freeze()
         try:
             yield
         finally:

@@ -312,6 +312,7 @@ def _listen(settings: Settings) -> None:
         timeout_graceful_shutdown=settings.drain_seconds,
         timeout_keep_alive=75,
         server_header=False,
+        proxy_headers=False,
         date_header=False,
         h11_max_incomplete_event_size=64 * 1024,
     )

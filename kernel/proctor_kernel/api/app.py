@@ -15,11 +15,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from proctor_kernel import metrics, world
 from proctor_kernel.api import admin, agent, client, documents, errors, operate, stream
 from proctor_kernel.api.callers import Callers
+from proctor_kernel.api.direct import Direct
 from proctor_kernel.service import open_service
 from proctor_kernel.settings import Settings
 
 
-def application(settings: Settings) -> FastAPI:
+def application(settings: Settings) -> ASGIApp:
     """Return the application; its service is opened when it starts, and closed when it stops."""
 
     @asynccontextmanager
@@ -45,14 +46,15 @@ def application(settings: Settings) -> FastAPI:
         openapi_url="/v0/openapi.json",
         docs_url="/v0/docs",
         redoc_url=None,
+        # Nothing on the hot path exports: what happened leaves by the log.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     errors.install(app)
     documents.install(app)
-    # Streams first: /v0/approvals/stream is no approval's id.
-    for router in (stream.router, agent.router, client.router, admin.router, operate.router):
+    # The agents' first, since they ask most; streams before /v0/approvals/{approval_id}.
+    for router in (agent.router, stream.router, client.router, admin.router, operate.router):
         app.include_router(router)
-    app.add_middleware(_Counted)
-    return app
+    return _Counted(Direct(app))
 
 
 def _when_asked_to_stop(tell: Callable[[], None]) -> None:

@@ -55,18 +55,21 @@ async def read(request: Request, settings: Settings) -> bytes:
     declared = request.headers.get("content-length")
     if declared is not None and declared.isdecimal() and int(declared) > settings.body_bytes_max:
         raise _too_large(settings)
-    chunks: list[bytes] = []
-    size = 0
+    body = bytearray()
     try:
         async with asyncio.timeout(settings.body_seconds_max):
-            async for chunk in request.stream():
-                size += len(chunk)
-                if size > settings.body_bytes_max:
+            # Straight from the server, which costs a small request less than Starlette's stream.
+            while True:
+                message = await request.receive()
+                if message["type"] != "http.request":
+                    raise WireError(ErrorCode.VALIDATION_ERROR, "the client went away")
+                body += message.get("body", b"")
+                if len(body) > settings.body_bytes_max:
                     raise _too_large(settings)
-                chunks.append(chunk)
+                if not message.get("more_body", False):
+                    return bytes(body)
     except TimeoutError:
         raise WireError(ErrorCode.VALIDATION_ERROR, "the body did not come in time") from None
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
 def parse(model: type[T], raw: bytes) -> T:

@@ -19,12 +19,14 @@ from proctor_kernel.settings import Settings
 
 EVERYTHING: Final = frozenset(str(scope) for scope in Scope)
 
-_SIGNED: Final = (
-    "rebuno-agent-id",
-    "rebuno-signature",
-    "rebuno-timestamp",
-    "rebuno-dispatch-id",
-    "rebuno-dispatch-attempt",
+_SIGNED: Final = frozenset(
+    {
+        b"rebuno-agent-id",
+        b"rebuno-signature",
+        b"rebuno-timestamp",
+        b"rebuno-dispatch-id",
+        b"rebuno-dispatch-attempt",
+    }
 )
 _REPEAT_SECONDS: Final = 5
 """Within it, the same signature is a call that was made twice at once; later, a replay."""
@@ -80,13 +82,9 @@ class Callers:
 
     async def agent(self, request: Request, body: bytes) -> str:
         """Return the id of the agent that signed a request; raises `unauthorized`."""
-        headers = request.headers
-        for name in _SIGNED:
-            values = headers.getlist(name)
-            if len(values) > 1 or any("\r" in value or "\n" in value for value in values):
-                raise _unsigned(f"{name} is there more than once")
-        agent_id, signature = headers.get(_SIGNED[0]), headers.get(_SIGNED[1])
-        timestamp = headers.get(_SIGNED[2], "")
+        headers = _signed_headers(request)
+        agent_id, signature = headers.get("rebuno-agent-id"), headers.get("rebuno-signature")
+        timestamp = headers.get("rebuno-timestamp", "")
         if not agent_id or not signature:
             raise _unsigned("Rebuno-Agent-Id and Rebuno-Signature are required")
         if not timestamp.isascii() or not timestamp.isdecimal() or len(timestamp) > 15:
@@ -102,8 +100,8 @@ class Callers:
             method=request.method,
             target=_target(request),
             timestamp=timestamp,
-            dispatch_id=headers.get(_SIGNED[3], ""),
-            dispatch_attempt=headers.get(_SIGNED[4], ""),
+            dispatch_id=headers.get("rebuno-dispatch-id", ""),
+            dispatch_attempt=headers.get("rebuno-dispatch-attempt", ""),
             body=body,
         )
         if not signatures.same(expected, signature):
@@ -162,6 +160,18 @@ def uuid_of(field: str, text: str) -> str:
         return str(UUID(text))
     except ValueError:
         raise WireError(ErrorCode.VALIDATION_ERROR, f"{field}: {text!r} is not a UUID") from None
+
+
+def _signed_headers(request: Request) -> dict[str, str]:
+    """Return the headers that a signature is about; one that is there twice is refused."""
+    found: dict[str, str] = {}
+    for raw_name, raw_value in request.scope["headers"]:
+        if raw_name in _SIGNED:
+            name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+            if name in found or "\r" in value or "\n" in value:
+                raise _unsigned(f"{name} is there more than once")
+            found[name] = value
+    return found
 
 
 def _target(request: Request) -> str:

@@ -48,6 +48,13 @@ def response_of(error: WireError, status: int | None = None) -> Response:
     )
 
 
+def unexpected(method: str, path: str, error: Exception) -> Response:
+    """Return the answer to a request on which something broke."""
+    # What it was is in the log and not in the answer.
+    _logger.error("%s %s failed", method, path, exc_info=error)
+    return response_of(WireError(ErrorCode.INTERNAL_ERROR, "internal error"))
+
+
 def install(app: FastAPI) -> None:
     """Make every error of `app` an envelope."""
 
@@ -74,9 +81,7 @@ def install(app: FastAPI) -> None:
         return answer
 
     async def on_anything_else(request: Request, error: Exception) -> Response:
-        # What it was is in the log and not in the answer.
-        _logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        return response_of(WireError(ErrorCode.INTERNAL_ERROR, "internal error"))
+        return unexpected(request.method, request.url.path, error)
 
     app.add_exception_handler(WireError, on_wire_error)
     app.add_exception_handler(RequestValidationError, on_invalid)

@@ -39,8 +39,7 @@ def evolve(state: State, record: Record) -> State:
     required = transitions.EXECUTION_MUST_BE.get(type(event))
     if required is not None and state.status not in required:
         raise IllegalTransition(f"{event_json.name(event)} while the execution is {state.status}")
-    return replace(
-        state,
+    return state.changed(
         seq=record.seq,
         head=record.hash,
         payload_bytes=state.payload_bytes + len(record.payload),
@@ -263,17 +262,16 @@ def _step(
     changes: Changes = {} if is_again else {"fruitless_attempts": 0}
     match event:
         case events.StepAllowed():
-            step = replace(before, status=status, **_ruling(event))
+            step = before.changed(status=status, **_ruling(event))
         case events.StepDenied():
-            step = replace(before, status=status, completed_at=at, **_ruling(event))
+            step = before.changed(status=status, completed_at=at, **_ruling(event))
             changes["tally"] = replace(state.tally, denials=state.tally.denials + 1)
         case events.StepAwaitingApproval():
-            step = replace(before, status=status, **_ruling(event))
+            step = before.changed(status=status, **_ruling(event))
             changes["attempt"] = _asked(state, step, None, parked=True)
         case events.StepExecuting():
             started_at = at if before.started_at is None else before.started_at
-            step = replace(
-                before,
+            step = before.changed(
                 status=status,
                 started_at=started_at,
                 labels=event.labels or before.labels,
@@ -286,11 +284,10 @@ def _step(
                     state.resources, json.loads(event.generations), record.seq
                 )
         case events.StepSpawned():
-            step = replace(before, child=event.execution_id)
+            step = before.changed(child=event.execution_id)
             changes["spawning"] = state.spawning | {step.step_id}
         case events.StepSucceeded():
-            step = replace(
-                before,
+            step = before.changed(
                 status=status,
                 result=event.result,
                 input_tokens=event.input_tokens,
@@ -302,7 +299,7 @@ def _step(
             if used:
                 changes["tally"] = replace(state.tally, tokens=state.tally.tokens + used)
         case events.StepFailed() | events.StepCancelled():
-            step = replace(before, status=status, error=event.error, completed_at=at)
+            step = before.changed(status=status, error=event.error, completed_at=at)
             if is_indeterminate(event.error):
                 changes["indeterminate"] = state.indeterminate | {step.call_key}
         case _:
@@ -346,7 +343,7 @@ def _approval(state: State, event: events.ApprovalEvent, at: int) -> Changes:
             requested_at=at,
             message=event.message,
         )
-        waiting = replace(step, approval_id=event.approval_id)
+        waiting = step.changed(approval_id=event.approval_id)
         return {
             "approvals": state.approvals.set(event.approval_id, approval),
             "steps": state.steps.set(step.step_id, waiting),
@@ -361,7 +358,7 @@ def _approval(state: State, event: events.ApprovalEvent, at: int) -> Changes:
                 approval = replace(
                     approval, decided_by=event.by, decided_at=at, rationale=event.rationale
                 )
-                lifted = replace(step, lifted=(*step.lifted, *approval.gates))
+                lifted = step.changed(lifted=(*step.lifted, *approval.gates))
                 changes["steps"] = state.steps.set(step.step_id, lifted)
         case events.ApprovalDenied():
             approval = replace(

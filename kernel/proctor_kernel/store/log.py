@@ -7,7 +7,7 @@ runs on the loop itself; handing a commit to a thread costs more than the commit
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from proctor.wire.words import ExecutionStatus
@@ -99,7 +99,7 @@ class Log:
         attempt = state.attempt
         for row in found:
             attempt = attempt.noted(rows.noted(row))
-        return replace(state, attempt=attempt)
+        return state.changed(attempt=attempt)
 
     async def append(
         self, state: State, happened: Sequence[Event], at: int, note: Note | None = None
@@ -120,7 +120,7 @@ class Log:
         for record in records:
             after = evolve(after, record)
         if note is not None and state.attempt is not None and after.attempt is not None:
-            after = replace(after, attempt=after.attempt.noted(note))
+            after = after.changed(attempt=after.attempt.noted(note))
         if not self._waiting and len(self._flushes) < FLUSHES_MAX:
             asyncio.get_running_loop().call_soon(self._flush)
         append = _Append(records, state, after, note, asyncio.get_running_loop().create_future())
@@ -146,7 +146,7 @@ class Log:
             raise LostRace(state.execution_id) from error
         if kept != 1:
             raise LostRace(state.execution_id)
-        return replace(state, attempt=attempt.noted(note))
+        return state.changed(attempt=attempt.noted(note))
 
     def _flush(self) -> None:
         batch, self._waiting = self._waiting, []
