@@ -13,7 +13,16 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from proctor_kernel import metrics, world
-from proctor_kernel.api import admin, agent, client, documents, errors, operate, stream
+from proctor_kernel.api import (
+    admin,
+    agent,
+    client,
+    documents,
+    errors,
+    operate,
+    rehearsals,
+    stream,
+)
 from proctor_kernel.api.callers import Callers
 from proctor_kernel.api.direct import Direct
 from proctor_kernel.service import open_service
@@ -52,7 +61,14 @@ def application(settings: Settings) -> ASGIApp:
     errors.install(app)
     documents.install(app)
     # The agents' first, since they ask most; streams before /v0/approvals/{approval_id}.
-    for router in (agent.router, stream.router, client.router, admin.router, operate.router):
+    for router in (
+        agent.router,
+        stream.router,
+        client.router,
+        rehearsals.router,
+        admin.router,
+        operate.router,
+    ):
         app.include_router(router)
     return _Counted(Direct(app))
 

@@ -46,6 +46,13 @@ MaybeApprovalId = Annotated[
     str | None,
     typer.Argument(metavar="ID", help="The approval; left out in a terminal, you are asked."),
 ]
+By = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Who decides; believed only by `proctor dev`, elsewhere the key says who you are.",
+    ),
+]
 Reason = Annotated[str | None, typer.Option(metavar="TEXT", help="Why; it is recorded.")]
 
 _Vote = Literal["grant", "deny"]
@@ -97,30 +104,37 @@ def show_approval(
 def grant_approval(
     approval: MaybeApprovalId = None,
     reason: Reason = None,
+    by: By = None,
     url: Url = DEFAULT_URL,
     api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Let a call go on, as far as you may."""
     with connected(url, api_key) as server:
-        _decide(server, approval, "grant", reason, as_json)
+        _decide(server, approval, "grant", reason, by, as_json)
 
 
 @approvals_app.command("deny")
 def deny_approval(
     approval: MaybeApprovalId = None,
     reason: Reason = None,
+    by: By = None,
     url: Url = DEFAULT_URL,
     api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Refuse a call."""
     with connected(url, api_key) as server:
-        _decide(server, approval, "deny", reason, as_json)
+        _decide(server, approval, "deny", reason, by, as_json)
 
 
 def _decide(
-    server: Server, given: str | None, vote: _Vote, reason: str | None, as_json: bool
+    server: Server,
+    given: str | None,
+    vote: _Vote,
+    reason: str | None,
+    by: str | None,
+    as_json: bool,
 ) -> None:
     if given is not None:
         approval_id = _found(server, given, (ApprovalStatus.PENDING,))
@@ -131,7 +145,7 @@ def _decide(
         )
     else:
         approval_id, vote, reason = _asked(server, reason)
-    server.post(path("approvals", approval_id, vote), {"rationale": reason})
+    server.post(path("approvals", approval_id, vote), {"rationale": reason, "decided_by": by})
     after = _after(server, approval_id)
     if as_json:
         show.print_json(after or {"id": approval_id, "vote": vote})

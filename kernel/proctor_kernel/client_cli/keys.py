@@ -1,10 +1,12 @@
 """`proctor keys ...`: API keys, made and withdrawn over HTTP."""
 
+import asyncio
 from typing import Annotated, Final
 
 import typer
 from rich.text import Text
 
+from proctor.wire.calls import WireError
 from proctor_kernel.client_cli import show
 from proctor_kernel.client_cli.connection import (
     DEFAULT_URL,
@@ -13,10 +15,15 @@ from proctor_kernel.client_cli.connection import (
     Server,
     Url,
     connected,
+    fail,
     path,
     resolve,
 )
 from proctor_kernel.client_cli.show import Json
+from proctor_kernel.keys import ApiKeys
+from proctor_kernel.store.database import StoreError
+from proctor_kernel.store.postgres import open_postgres
+from proctor_kernel.world import now_micros
 
 keys_app = typer.Typer(no_args_is_help=True, help="Make API keys, renew and revoke them.")
 
@@ -54,11 +61,18 @@ def create_key(
         list[str] | None,
         typer.Option(help="A group of approvers that it belongs to; repeat for several."),
     ] = None,
+    database: Annotated[
+        str | None,
+        typer.Option(help="Make it in this PostgreSQL itself: the first key of a new server."),
+    ] = None,
     url: Url = DEFAULT_URL,
     api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a key, and print its token, this once."""
+    if database is not None:
+        _print_token(_made(database, name, scope, group or []), as_json)
+        return
     with connected(url, api_key) as server:
         body = {"name": name, "scopes": scope, "groups": group or None}
         created = server.post(path("api-keys"), body)
@@ -111,6 +125,25 @@ def revoke_key(
         show.print_json({"id": found, "revoked": True})
         return
     show.say(f"revoked {found}")
+
+
+def _made(database: str, name: str, scopes: list[str], groups: list[str]) -> Json:
+    """Make a key without a server; whoever can write to the database may."""
+
+    async def make() -> Json:
+        opened = await open_postgres(database)
+        try:
+            keys = ApiKeys(opened, now_micros=now_micros)
+            return await keys.create(name, scopes, groups)
+        finally:
+            await opened.aclose()
+
+    try:
+        return asyncio.run(make())
+    except WireError as error:
+        fail(error.message)
+    except StoreError as error:
+        fail(str(error))
 
 
 def _found(server: Server, given: str) -> str:

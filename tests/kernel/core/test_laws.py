@@ -7,23 +7,38 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kernel.core.driving import DISPATCH, EXECUTION, Run, fail, submit, succeed
+from tests.kernel.core.test_events import any_of
 
 from proctor.wire.calls import Lease, StepReply
 from proctor.wire.words import Answer, Decision, Idempotency, Reason, StepKind
 from proctor_kernel.core import chain, event_json, events, transitions
+from proctor_kernel.core.approvals import Gate
 from proctor_kernel.core.chain import Row
 from proctor_kernel.core.commands import (
+    AcknowledgeDispatch,
     CancelExecution,
     ClaimDispatch,
     CreateExecution,
+    DecideApproval,
+    Deny,
+    Expire,
+    FailDispatch,
     FinishExecution,
     GaveUp,
+    Grant,
     Returned,
     Ruling,
+    SettleStep,
+    SettleSubagent,
+    SpawnExecution,
+    Suspend,
 )
 from proctor_kernel.core.evolve import IllegalTransition, evolve, fold
 from proctor_kernel.core.identity import Json
 from proctor_kernel.core.state import State
+
+ANYBODY = Gate("anybody", "look", (), 1, timeout_micros=20)
+FINANCE = Gate("finance", "look twice", ("group:finance",), 2, timeout_micros=30)
 
 leases = st.builds(Lease, st.sampled_from([DISPATCH, "other"]), st.integers(1, 4))
 rulings = st.builds(
@@ -33,6 +48,8 @@ rulings = st.builds(
     rule_ids=st.sampled_from([(), ("a",), ("a", "b")]),
     ruleset=st.just("h"),
     labels=st.sampled_from([(), ("untrusted",)]),
+    gates=st.sampled_from([(), (ANYBODY,), (ANYBODY, FINANCE)]),
+    wait_until=st.sampled_from([None, None, 50]),
 )
 submits = st.builds(
     submit,
@@ -44,16 +61,106 @@ submits = st.builds(
     request_id=st.sampled_from([None, "r1", "r2", "r3"]),
 )
 step_numbers = st.integers(0, 5)
+people = st.sampled_from(["alice", "bob", "carol"])
+resolutions = st.one_of(
+    st.builds(Grant, people, st.sampled_from([(), ("finance",)])),
+    st.builds(Deny, people, st.just(("finance",)), st.sampled_from(["", "no"])),
+    st.just(Expire()),
+)
+settling = st.tuples(st.sampled_from([succeed, fail]), leases, step_numbers)
+under_lease = st.one_of(
+    submits,
+    submits,
+    submits,
+    settling,
+    st.builds(FinishExecution, leases, st.just(Returned(Json("2")))),
+    st.builds(Suspend, leases),
+    st.builds(AcknowledgeDispatch, leases),
+    st.builds(FailDispatch, leases, st.just("no"), st.just(60), st.sampled_from([2, 9])),
+)
 moves = st.one_of(
     st.builds(CreateExecution, st.just("agent"), st.just(Json("1"))),
     st.builds(ClaimDispatch, st.sampled_from([1, 2, 5])),
     submits,
-    submits,
-    st.tuples(st.sampled_from([succeed, fail]), leases, step_numbers),
+    settling,
+    # Most of what is asked is asked by whoever holds the run.
+    st.tuples(st.just("live"), under_lease),
+    st.tuples(st.just("live"), under_lease),
+    st.tuples(st.just("live"), under_lease),
+    st.tuples(st.just("decide"), resolutions, step_numbers),
+    st.tuples(st.just("decide"), resolutions, step_numbers),
+    st.tuples(st.just("spawn"), step_numbers),
+    st.tuples(st.just("child ended"), step_numbers),
     st.builds(FinishExecution, leases, st.just(Returned(Json("2")))),
     st.builds(FinishExecution, leases, st.just(GaveUp("no"))),
     st.builds(CancelExecution, st.just(Reason.CLIENT_CANCELLED)),
 )
+
+
+def command_of(state: State, move: Any) -> Any:
+    """Return the command that a move comes to in this state."""
+    if not isinstance(move, tuple):
+        return move
+    steps, approvals = sorted(state.steps), sorted(state.approvals)
+    match move:
+        case ("live", (settle, _, number)):
+            return settle(live_lease(state), chosen(steps, number))
+        case ("live", command):
+            return replace(command, lease=live_lease(state))
+        case ("decide", resolution, number):
+            return DecideApproval(chosen(approvals, number), resolution)
+        case ("spawn", number):
+            step_id = chosen(sorted(state.under_way), number)
+            return SpawnExecution(step_id, f"child-{step_id}", None)
+        case ("child ended", number):
+            step_id = chosen(sorted(state.spawning), number)
+            return SettleSubagent(step_id, f"child-{step_id}", Returned(Json("3")))
+        case (settle, lease, number):
+            return settle(lease, chosen(steps, number))
+        case _:
+            raise AssertionError(move)
+
+
+def chosen(ids: list[str], number: int) -> str:
+    return ids[number % len(ids)] if ids else "none"
+
+
+def live_lease(state: State) -> Lease:
+    dispatch = state.dispatch
+    return Lease("none", 1) if dispatch is None else Lease(dispatch.dispatch_id, dispatch.attempt)
+
+
+def check(state: State) -> None:
+    """Check what holds in every state of a run."""
+    by_status: dict[str, set[str]] = {}
+    for step_id, step in state.steps.items():
+        by_status.setdefault(str(step.status), set()).add(step_id)
+    assert state.executing == by_status.get("executing", set())
+    assert state.awaiting == by_status.get("awaiting_approval", set())
+    assert state.spawning <= state.executing
+    pending = {each.step_id for each in state.approvals.values() if each.status == "pending"}
+    assert pending == state.awaiting, "whoever waits can be let go on, and nobody else"
+    if state.is_terminal:
+        assert not state.executing | state.awaiting
+        return
+    assert state.dispatch is not None
+    # No run is stuck: somebody will deliver it, is at work on it, or can let it go on.
+    at_work = bool(state.under_way) and state.dispatch.status == "in_flight"
+    match str(state.status):
+        case "running":
+            assert state.dispatch.status in ("pending", "in_flight", "failed")
+        case "blocked":
+            assert state.waiting or at_work
+        case other:
+            raise AssertionError(other)
+
+
+def check_nothing_is_cut_off(before: State, after: State) -> None:
+    """Check that an attempt goes on as long as a call of it is under way."""
+    if before.dispatch is None or before.dispatch.status != "in_flight":
+        return
+    if after.under_way and not after.is_terminal:
+        assert after.dispatch == before.dispatch
 
 
 def play(script: list[tuple[Any, Ruling]]) -> Run:
@@ -62,15 +169,14 @@ def play(script: list[tuple[Any, Ruling]]) -> Run:
     run.claim()
     for move, ruling in script:
         run.ruling = ruling
-        command = move
-        if isinstance(move, tuple):
-            settle, lease, number = move
-            ids = sorted(run.state.steps)
-            command = settle(lease, ids[number % len(ids)] if ids else "none")
+        command = command_of(run.state, move)
         before = run.state
         reply = run.apply(command)
         if before.is_terminal:
             assert replace(run.state, attempt=None) == replace(before, attempt=None)
+        check(run.state)
+        if isinstance(command, DecideApproval | SettleStep | SettleSubagent):
+            check_nothing_is_cut_off(before, run.state)
         if isinstance(reply, StepReply) and reply.step_id is not None:
             step = run.state.steps[reply.step_id]
             if reply.decision is Answer.PROCEED:
@@ -129,8 +235,6 @@ def test_a_handler_that_makes_the_same_calls_finds_the_same_steps(
 
 @given(st.sampled_from(list(events.TYPES.values())), st.data())
 def test_an_illegal_move_raises_and_changes_nothing(cls: type[events.Event], data: Any) -> None:
-    from tests.kernel.core.test_events import any_of
-
     event = data.draw(any_of(cls))
     state = State(EXECUTION)
     (record,) = chain.link(EXECUTION, seq=0, head=state.head, happened=[event], at=1)
