@@ -66,7 +66,7 @@ def question(state: State, command: SubmitStep) -> Question | None:
         user=state.on_behalf_of,
         bundle=state.bundle,
         lifted=() if step is None else step.lifted,
-        may_wait=not state.executing and not state.awaiting,
+        may_wait=_may_wait(state),
     )
 
 
@@ -79,7 +79,9 @@ def decide(state: State, command: SubmitStep, answers: Answers) -> Outcome:
     if isinstance(place, Rejected):
         return replies.unchanged(place)
     if place.step is not None and not _was_granted(place.step):
-        return _resubmitted(state, command, place.step, repeated=place.repeated)
+        return _resubmitted(
+            state, command, place.step, repeated=place.repeated, new_id=answers.new_id
+        )
     if place.step is None:
         unregistered = _unregistered(state, command)
         if unregistered is not None:
@@ -145,7 +147,9 @@ def _was_granted(step: Step) -> bool:
     return step.status is StepStatus.ALLOWED
 
 
-def _resubmitted(state: State, command: SubmitStep, step: Step, *, repeated: bool) -> Outcome:
+def _resubmitted(
+    state: State, command: SubmitStep, step: Step, *, repeated: bool, new_id: str
+) -> Outcome:
     """Answer a call that is recorded already (protocol 5.1)."""
     note = _note(command, step.step_id, step.occurrence)
     match step.status:
@@ -158,20 +162,38 @@ def _resubmitted(state: State, command: SubmitStep, step: Step, *, repeated: boo
         case StepStatus.EXECUTING:
             # The idempotency of this request decides, not the stored one (protocol 5.1).
             if command.idempotency is Idempotency.AT_MOST_ONCE:
-                failed = events.StepFailed(step.step_id, step_errors.INDETERMINATE)
-                reply = StepReply(Answer.REPLAY, step.step_id, error_json=step_errors.INDETERMINATE)
-                return Outcome((failed,), reply, note)
+                if step.step_id in state.spawning:
+                    # Its outcome is not unknown: it is that of the run it waits for.
+                    return _told_to_wait(state, command, step)
+                return _indeterminate(state, step, note, new_id)
             return _executing(state, command, step.step_id, ())
         case StepStatus.AWAITING_APPROVAL:
-            return Outcome(
-                flow.blocked_by(state),
-                _blocked(step),
-                _note(command, step.step_id, step.occurrence, parked=True),
-            )
+            return _told_to_wait(state, command, step)
         case StepStatus.PROPOSED | StepStatus.ALLOWED:
             raise AssertionError("a step is decided with its proposal; a granted one is ruled")
         case _:
             assert_never(step.status)
+
+
+def _told_to_wait(state: State, command: SubmitStep, step: Step) -> Outcome:
+    return Outcome(
+        flow.blocked_by(state),
+        StepReply(Answer.BLOCKED, step.step_id, approval_id=step.approval_id),
+        _note(command, step.step_id, step.occurrence, parked=True),
+    )
+
+
+def _indeterminate(state: State, step: Step, note: Note, new_id: str) -> Outcome:
+    """Give up on a body that an attempt which died had under way, and that may not run again."""
+    failed = events.StepFailed(step.step_id, step_errors.INDETERMINATE)
+    follows = flow.settled(
+        state,
+        waiting=state.waiting,
+        under_way=state.under_way - {step.step_id},
+        dispatch_id=new_id,
+    )
+    reply = StepReply(Answer.REPLAY, step.step_id, error_json=step_errors.INDETERMINATE)
+    return Outcome((failed, *follows), reply, note)
 
 
 def _ruled_call(
@@ -248,7 +270,7 @@ def _limited(state: State, command: SubmitStep, ruling: Ruling, answers: Answers
         errors=ruling.errors,
         shadow=ruling.shadow,
     )
-    if ruling.wait_until is not None:
+    if ruling.wait_until is not None and _may_wait(state):
         return replies.outcome(
             StepReply(Answer.BLOCKED, reason=Reason.RATE_LIMIT_EXCEEDED),
             limited,
@@ -273,6 +295,11 @@ def _barred(state: State, command: SubmitStep) -> Reply | None:
     if not replies.holds(state, command.lease) or state.attempt is None:
         return replies.superseded(command.lease)
     return None
+
+
+def _may_wait(state: State) -> bool:
+    """True when a run can be put off: nothing of it is under way that this would cut off."""
+    return not state.executing and not state.awaiting
 
 
 def _unregistered(state: State, command: SubmitStep) -> Rejected | None:
@@ -321,7 +348,3 @@ def _denial(step_id: str, reason: str, rule_ids: tuple[str, ...]) -> StepReply:
         reason=reason or Reason.POLICY_DENIED,
         rule_id=_first(rule_ids),
     )
-
-
-def _blocked(step: Step) -> StepReply:
-    return StepReply(Answer.BLOCKED, step.step_id, approval_id=step.approval_id)

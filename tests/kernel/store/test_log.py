@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from tests.kernel.core.driving import EXECUTION, Run
-from tests.kernel.core.test_laws import moves, play, rulings
+from tests.kernel.core.test_laws import play, scripts
 
 from proctor.wire.words import Idempotency, Reason, StepKind
 from proctor_kernel.core import events
@@ -56,7 +55,7 @@ async def recorded(database: SQLite, run: Run) -> None:
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(script=st.lists(st.tuples(moves, rulings), max_size=20))
+@given(script=scripts)
 def test_read_tables_are_the_fold_of_the_log(script: list[Any]) -> None:
     run = play(script)
     database = SQLite(IN_MEMORY, "NORMAL")
