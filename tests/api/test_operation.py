@@ -56,7 +56,7 @@ async def test_a_server_without_valid_rules_denies_and_says_what_is_not_ready(
 
 def test_what_is_wrong_stops_the_start_by_name(tmp_path: Path, rules: Path) -> None:
     manifest = tmp_path / "agents.yaml"
-    manifest.write_text("agents:\n- {id: a, secret: s, polcy: x}\n")
+    manifest.write_text("agents:\n- {id: a, secret: s, policyy: x}\n")
 
     def said(*arguments: str, **environment: str) -> str:
         done = subprocess.run(
@@ -81,7 +81,9 @@ def test_what_is_wrong_stops_the_start_by_name(tmp_path: Path, rules: Path) -> N
     )
     assert "use PostgreSQL" in said(*serve, "--rules", str(rules), "--workers", "2", **key)
     assert "listens on loopback only" in said("dev", "--host", "0.0.0.0", "--rules", str(rules))
-    assert "agents.0.polcy" in said(*serve, "--rules", str(rules), "--config", str(manifest), **key)
+    assert "agents.0.policyy" in said(
+        *serve, "--rules", str(rules), "--config", str(manifest), **key
+    )
     refused = said("serve", "--database", "postgresql://u:secret@127.0.0.1:1/x", **key)
     assert "secret" not in refused
 
