@@ -9,7 +9,7 @@ import sys
 
 from rich.console import Console
 from rich.table import Table
-from tests.bench import decisions, steps
+from tests.bench import decisions, service, steps
 from tests.bench.timing import Figure, measured
 
 
@@ -45,6 +45,8 @@ def main() -> None:
         f"steps a second when resuming: {1e6 / figures[3].median:,.0f}     "
         f"loading 10,000 rules: {loading.median / 100:.2f} s"
     )
+
+    service.main()
 
 
 def table(console: Console, title: str, figures: list[Figure], base: Figure) -> None:

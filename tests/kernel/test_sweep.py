@@ -1,0 +1,54 @@
+"""Retention: runs that ended long ago are forgotten, as far as every exporter has come."""
+
+from tests.kernel.test_kernel import begun, kernel_on
+
+from proctor_kernel.core.commands import FinishExecution, Returned
+from proctor_kernel.core.identity import Json
+from proctor_kernel.queries import Queries
+from proctor_kernel.runs import Runs
+from proctor_kernel.store import statements
+from proctor_kernel.store.database import Change
+from proctor_kernel.store.sqlite import SQLite
+from proctor_kernel.sweep import Sweep
+from proctor_kernel.world import now_micros
+
+HOUR = 3600 * 1_000_000
+
+
+async def nobody(_: str) -> bool:
+    return True
+
+
+async def test_retention_forgets_what_ended_and_was_shipped_and_nothing_else(
+    database: SQLite,
+) -> None:
+    kernel = kernel_on(database)
+    for name in ("ended", "running"):
+        lease = await begun(kernel, name)
+        if name == "ended":
+            await kernel.apply(name, FinishExecution(lease, Returned(Json("1"))))
+    runs = Runs(
+        kernel=kernel,
+        database=database,
+        queries=Queries(database),
+        has_agent=nobody,
+        now_micros=now_micros,
+    )
+
+    def later() -> int:
+        return now_micros() + 2 * HOUR
+
+    sweep = Sweep(
+        database=database, kernel=kernel, runs=runs, now_micros=later, retention_micros=HOUR
+    )
+    database.write([Change(statements.SINKS, [{"name": "otlp", "shipped_to": 1}])])
+    await sweep.once()
+    kept = await database.read(statements.EXECUTION_IDS)
+    database.write(
+        [Change(statements.SINKS, [{"name": "otlp", "shipped_to": later()}], replace=True)]
+    )
+    await sweep.once()
+    left = await database.read(statements.EXECUTION_IDS)
+
+    assert {row["execution_id"] for row in kept} == {"ended", "running"}
+    assert [row["execution_id"] for row in left] == ["running"]
