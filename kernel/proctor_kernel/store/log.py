@@ -264,6 +264,7 @@ def _changes(batch: Sequence[_Append]) -> list[Change | Removal]:
         ]
         if append.note is not None and append.before.attempt is not None:
             notes.append(rows.note(append.before, append.note, append.before.attempt))
+    ended = [append.after.execution_id for append in batch if append.after.is_terminal]
     logged = [rows.event(record) for append in batch for record in append.records]
     return [
         Change(statements.EVENTS, logged),
@@ -275,6 +276,8 @@ def _changes(batch: Sequence[_Append]) -> list[Change | Removal]:
         Change(statements.IDEMPOTENCY_KEYS, keys),
         Change(statements.SESSION_TURNS, turns),
         *([Removal(statements.SESSION_TURNS, turns_over)] if turns_over else []),
+        # What an attempt asked is of no use once its run has ended.
+        *([Removal(statements.NOTES, ended)] if ended else []),
     ]
 
 

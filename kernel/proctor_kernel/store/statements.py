@@ -130,8 +130,6 @@ SPENT_TOKENS: Final[Delete] = delete(RATE_TOKENS).where(
 )
 """Forget the tokens of one bucket that are older than its window."""
 
-EVENT_COUNT: Final[Select[Any]] = select(func.count()).select_from(EVENTS)
-"""How many events the log has in all."""
 
 NOTES_OF_ATTEMPT: Final[Select[Any]] = (
     select(NOTES)
@@ -158,10 +156,6 @@ NOTE_IF_CURRENT: Final[Insert] = insert(NOTES).from_select(
 )
 """Keep a note, unless the log has an event that whoever decided did not know."""
 
-FORGET_NOTES: Final[Delete] = delete(NOTES).where(
-    NOTES.c.execution_id.in_(select(EXECUTIONS.c.id).where(_one_of(EXECUTIONS.c.status, ENDED)))
-)
-"""Forget the notes of runs that have ended."""
 
 RENEW_LEASE: Final[Update] = (
     update(DISPATCHES)
@@ -175,10 +169,6 @@ RENEW_LEASE: Final[Update] = (
 )
 """Put off the time at which an attempt that fell silent is taken over."""
 
-DISPATCH_OF: Final[Select[Any]] = select(DISPATCHES).where(
-    DISPATCHES.c.execution_id == bindparam("execution_id")
-)
-"""The latest delivery of one run."""
 
 DUE_DISPATCHES: Final[Select[Any]] = (
     select(DISPATCHES)
@@ -196,10 +186,6 @@ DUE_DISPATCHES_OF_AGENT: Final[Select[Any]] = (
 )
 """The same, of one agent."""
 
-QUEUE_DEPTH: Final[Select[Any]] = (
-    select(func.count()).select_from(DISPATCHES).where(DISPATCHES.c.due_at <= bindparam("now"))
-)
-"""How many deliveries are due."""
 
 OVERDUE_APPROVALS: Final[Select[Any]] = (
     select(APPROVALS.c.approval_id, APPROVALS.c.execution_id)
