@@ -261,8 +261,11 @@ async def test_approvals_are_announced_signed_and_again_until_they_are_heard(
         heard.status = 500
         async with httpx2.AsyncClient(base_url=server.url, headers=HEADERS) as http:
             frames: list[Any] = []
-            following = asyncio.create_task(follow(server.url, "/v0/approvals/stream", frames))
-            await asyncio.sleep(0.2)
+            listens = asyncio.Event()
+            following = asyncio.create_task(
+                follow(server.url, "/v0/approvals/stream", frames, listens)
+            )
+            await listens.wait()
             await blocked_run(http, server.url, "payer")
             async with asyncio.timeout(20):
                 while not heard.got:
@@ -298,14 +301,16 @@ async def test_approvals_are_announced_signed_and_again_until_they_are_heard(
     assert [frame["status"] for frame in frames] == ["pending", "denied"]
 
 
-async def follow(url: str, path: str, frames: list[Any]) -> None:
+async def follow(url: str, path: str, frames: list[Any], listens: asyncio.Event) -> None:
     async with (
         httpx2.AsyncClient(base_url=url, headers=HEADERS, timeout=30) as http,
         http.stream("GET", path) as stream,
     ):
         async for line in stream.aiter_lines():
+            if line == ": ok":
+                listens.set()
             if line.startswith("data: "):
-                frames.append(json.loads(line.removeprefix("data: ")))  # noqa: PERF401
+                frames.append(json.loads(line.removeprefix("data: ")))
 
 
 @pytest.fixture
@@ -331,6 +336,7 @@ async def test_a_run_that_is_created_at_one_replica_is_claimed_at_once_at_anothe
         waits = []
         for _ in range(5):
             claiming = asyncio.create_task(port.claim(10))
+            # That it waits there by now cannot be seen from outside.
             await asyncio.sleep(0.15)
             began = time.monotonic()
             run = (await http.post("/v0/executions", json={"agent_id": "far"})).json()
@@ -352,10 +358,11 @@ async def test_the_log_and_deltas_are_followed_across_replicas(
     async with httpx2.AsyncClient(base_url=first.url, headers=HEADERS) as http:
         await http.post("/v0/agents", json={"id": "writer", "secret": "s"})
         run = (await http.post("/v0/executions", json={"agent_id": "writer"})).json()
+        listens = asyncio.Event()
         following = asyncio.create_task(
-            follow(second.url, f"/v0/executions/{run['id']}/watch", frames)
+            follow(second.url, f"/v0/executions/{run['id']}/watch", frames, listens)
         )
-        await asyncio.sleep(0.2)
+        await listens.wait()
         agent = Agent("writer")
 
         @agent.handler
@@ -387,9 +394,10 @@ async def test_a_database_that_goes_away_is_503_and_nothing_acknowledged_is_lost
                 acknowledged: list[str] = []
                 refused: list[httpx2.Response] = []
 
-                async def create(seconds: float) -> None:
-                    until = time.monotonic() + seconds
-                    while time.monotonic() < until:
+                enough = asyncio.Event()
+
+                async def create() -> None:
+                    while not enough.is_set():
                         answer = await http.post("/v0/executions", json={"agent_id": "a"})
                         if answer.status_code == 201:
                             acknowledged.append(answer.json()["id"])
@@ -397,13 +405,21 @@ async def test_a_database_that_goes_away_is_503_and_nothing_acknowledged_is_lost
                             refused.append(answer)
                             await asyncio.sleep(0.05)
 
-                load = [asyncio.create_task(create(6)) for _ in range(4)]
-                await asyncio.sleep(1)
+                async def more_than(answers: list[Any], count: int) -> None:
+                    async with asyncio.timeout(60):
+                        while len(answers) <= count:
+                            await asyncio.sleep(0.01)
+
+                load = [asyncio.create_task(create()) for _ in range(4)]
+                await more_than(acknowledged, 20)
                 await asyncio.to_thread(own.stop)
-                await asyncio.sleep(1)
+                await more_than(refused, 4)
                 not_ready = await http.get("/v0/ready")
                 health = await http.get("/v0/health")
+                before = len(acknowledged)
                 await asyncio.to_thread(own.start)
+                await more_than(acknowledged, before + 4)
+                enough.set()
                 await asyncio.gather(*load)
                 ready = await http.get("/v0/ready")
                 found = [
@@ -417,7 +433,6 @@ async def test_a_database_that_goes_away_is_503_and_nothing_acknowledged_is_lost
     assert (not_ready.status_code, health.status_code, ready.status_code) == (503, 200, 200)
     assert "database" in not_ready.json()["checks"]
     assert set(found) == {200}
-    assert len(acknowledged) > 20
 
 
 @pytest.mark.timeout(180)

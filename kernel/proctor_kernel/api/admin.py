@@ -158,11 +158,7 @@ async def get_approval(request: Request, approval_id: str) -> Response:
 )
 async def grant_approval(request: Request, approval_id: str) -> Response:
     """Agree to a call."""
-    approval_id, body, caller = await _deciding(request, approval_id)
-    service, _ = parts(request)
-    grant = Grant(_name(caller, body), caller.groups, storable(body.rationale))
-    await service.runs.decide_approval(approval_id, grant)
-    return NO_CONTENT
+    return await _decided(request, approval_id, Grant)
 
 
 @router.post(
@@ -172,11 +168,7 @@ async def grant_approval(request: Request, approval_id: str) -> Response:
 )
 async def deny_approval(request: Request, approval_id: str) -> Response:
     """Say no to a call; the model is told the rationale."""
-    approval_id, body, caller = await _deciding(request, approval_id)
-    service, _ = parts(request)
-    deny = Deny(_name(caller, body), caller.groups, storable(body.rationale))
-    await service.runs.decide_approval(approval_id, deny)
-    return NO_CONTENT
+    return await _decided(request, approval_id, Deny)
 
 
 @router.post(
@@ -236,11 +228,17 @@ async def _client(request: Request, *scopes: Scope) -> Caller:
     return await callers.client(request, *scopes)
 
 
-async def _deciding(request: Request, approval_id: str) -> tuple[str, DecisionBody, Caller]:
+async def _decided(
+    request: Request, approval_id: str, resolution: type[Grant] | type[Deny]
+) -> Response:
     caller = await _client(request, Scope.APPROVALS_WRITE)
     approval_id = uuid_of("approval_id", approval_id)
     service, _ = parts(request)
-    return approval_id, parse(DecisionBody, await read(request, service.settings)), caller
+    body = parse(DecisionBody, await read(request, service.settings))
+    await service.runs.decide_approval(
+        approval_id, resolution(_name(caller, body), caller.groups, storable(body.rationale))
+    )
+    return NO_CONTENT
 
 
 def _name(caller: Caller, body: DecisionBody) -> str:

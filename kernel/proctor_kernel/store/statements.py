@@ -1,6 +1,7 @@
 """Every statement, named, with the sentence that says what it is for.
 
-SQLAlchemy Core, so that one text serves every database; `sqlite` and `postgres` run them.
+SQLAlchemy Core, so that one text serves every database; `sqlite` and `postgres` run them. It is
+long because it is the one place to look for what the database is asked.
 """
 
 from typing import Any, Final
