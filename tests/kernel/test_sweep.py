@@ -1,8 +1,8 @@
-"""Retention: runs that ended long ago are forgotten, as far as every exporter has come."""
+"""What time does: retention, as far as every exporter has come, and deadlines."""
 
 from tests.kernel.test_kernel import begun, kernel_on
 
-from proctor_kernel.core.commands import FinishExecution, Returned
+from proctor_kernel.core.commands import CreateExecution, FinishExecution, Returned
 from proctor_kernel.core.identity import Json
 from proctor_kernel.queries import Queries
 from proctor_kernel.runs import Runs
@@ -52,3 +52,26 @@ async def test_retention_forgets_what_ended_and_was_shipped_and_nothing_else(
 
     assert {row["execution_id"] for row in kept} == {"ended", "running"}
     assert [row["execution_id"] for row in left] == ["running"]
+
+
+async def test_a_run_past_its_deadline_is_cancelled_with_the_reason(database: SQLite) -> None:
+    kernel = kernel_on(database)
+    for name, deadline_at in (("late", now_micros() + HOUR), ("in time", now_micros() + 3 * HOUR)):
+        created = CreateExecution("a", Json("null"), deadline_at=deadline_at)
+        await kernel.apply(name, created)
+
+    def later() -> int:
+        return now_micros() + 2 * HOUR
+
+    runs = Runs(
+        kernel=kernel,
+        database=database,
+        queries=Queries(database),
+        has_agent=nobody,
+        now_micros=later,
+    )
+    await Sweep(database=database, kernel=kernel, runs=runs, now_micros=later).once()
+    states = [await kernel.load(name) for name in ("late", "in time")]
+
+    assert [str(state.status) for state in states] == ["cancelled", "running"]
+    assert states[0].failure_reason == "deadline_exceeded"

@@ -1,48 +1,25 @@
 """What a running agent asks: signed, and under a lease (protocol 1.3)."""
 
-from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request, Response
-from fastapi.routing import APIRoute
 from pydantic import Field
 
 from proctor.wire.calls import (
-    Capture,
-    CaptureFailure,
-    Lease,
     StepReply,
     StepSubmission,
     WireError,
 )
 from proctor.wire.words import ErrorCode, Idempotency, StepKind
-from proctor_kernel import admit, metrics, views
-from proctor_kernel.api.bodies import Body, Empty, JsonText, T, documented, parse, read
-from proctor_kernel.api.callers import lease_of, uuid_of
+from proctor_kernel import metrics, views
+from proctor_kernel.api.bodies import Body, Empty, JsonText, documented
 from proctor_kernel.api.claims import next_delivery
 from proctor_kernel.api.replies import NO_CONTENT, answer, parts
+from proctor_kernel.api.signed import CheckpointsBody, DirectRoute, checkpoints, leased, signed
 from proctor_kernel.views import Raw, View
 from proctor_kernel.webhooks import lease_seconds
 
-
-class _Direct(APIRoute):
-    """Calls the handler with the path's parameters, which is all that these handlers take.
-
-    What FastAPI does to find out what a handler takes was measured to cost more than deciding.
-    """
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return what answers a request."""
-        endpoint = self.endpoint
-
-        async def handle(request: Request) -> Response:
-            answered: Response = await endpoint(request, **request.path_params)
-            return answered
-
-        return handle
-
-
-router = APIRouter(tags=["agent"], route_class=_Direct)
+router = APIRouter(tags=["agent"], route_class=DirectRoute)
 
 _WAIT_SECONDS_MAX = 30.0
 
@@ -57,29 +34,6 @@ class SubmitBody(Body):
     resources: list[str] | None = None
     request_id: str | None = None
     """Makes a submit that is sent again the same submit."""
-
-
-class CaptureBody(Body):
-    """A checkpoint that a driver has made."""
-
-    key: str
-    generation: Annotated[int, Field(ge=0, lt=2**63)]
-    checkpoint_ref: str
-
-
-class CaptureFailureBody(Body):
-    """A checkpoint that a driver could not make."""
-
-    key: str
-    generation: Annotated[int, Field(ge=0, lt=2**63)]
-    error: str
-
-
-class CheckpointsBody(Body):
-    """Checkpoints, and those that could not be made."""
-
-    captures: list[CaptureBody] | None = None
-    capture_failures: list[CaptureFailureBody] | None = None
 
 
 class CompleteStepBody(CheckpointsBody):
@@ -114,23 +68,6 @@ class FailBody(Body):
     error: str
 
 
-class RegisterResourceBody(Body):
-    """Something with a state of its own that the agent holds."""
-
-    key: str
-    driver_id: str
-    configuration: JsonText = "null"
-    coverage_reuse: bool = False
-    every_steps: int = 0
-    on_completion: bool | None = None
-
-
-class BindingBody(Body):
-    """Where a live resource is found again."""
-
-    binding: JsonText = "null"
-
-
 class MetadataBody(Body):
     """What an agent says of itself."""
 
@@ -145,30 +82,10 @@ class ClaimBody(Body):
     wait_seconds: Annotated[float, Field(ge=0, le=_WAIT_SECONDS_MAX)] = 0.0
 
 
-async def _signed(request: Request, model: type[T]) -> tuple[str, T]:
-    """Return the agent that signed a request and its body, in the order of protocol 1.1."""
-    service, callers = parts(request)
-    try:
-        raw = await read(request, service.settings)
-    except WireError as error:
-        # Whoever signed cannot be told from a body that was not read.
-        raise WireError(ErrorCode.UNAUTHORIZED, error.message) from None
-    agent_id = await callers.agent(request, raw)
-    for name, value in request.path_params.items():
-        if name == "execution_id":
-            uuid_of(name, value)
-    return agent_id, parse(model, raw)
-
-
-async def _leased(request: Request, model: type[T]) -> tuple[str, Lease, T]:
-    agent_id, body = await _signed(request, model)
-    return agent_id, lease_of(request), body
-
-
 @router.post("/v0/executions/{execution_id}/steps", openapi_extra=documented(SubmitBody))
 async def submit_step(request: Request, execution_id: str) -> Response:
     """Ask whether a body may run; the answer is durable (protocol 5)."""
-    agent_id, lease, body = await _leased(request, SubmitBody)
+    agent_id, lease, body = await leased(request, SubmitBody)
     try:
         kind = StepKind(body.kind)
     except ValueError:
@@ -201,9 +118,9 @@ async def submit_step(request: Request, execution_id: str) -> Response:
 )
 async def complete_step(request: Request, execution_id: str, step_id: str) -> Response:
     """Record what a body returned."""
-    agent_id, lease, body = await _leased(request, CompleteStepBody)
+    agent_id, lease, body = await leased(request, CompleteStepBody)
     service, _ = parts(request)
-    captures, failures = _checkpoints(body)
+    captures, failures = checkpoints(body)
     reply = await service.attempts.complete_step(
         execution_id.lower(),
         lease,
@@ -221,9 +138,9 @@ async def complete_step(request: Request, execution_id: str, step_id: str) -> Re
 )
 async def fail_step(request: Request, execution_id: str, step_id: str) -> Response:
     """Record what a body raised."""
-    agent_id, lease, body = await _leased(request, FailStepBody)
+    agent_id, lease, body = await leased(request, FailStepBody)
     service, _ = parts(request)
-    captures, failures = _checkpoints(body)
+    captures, failures = checkpoints(body)
     reply = await service.attempts.fail_step(
         execution_id.lower(),
         lease,
@@ -243,7 +160,7 @@ async def fail_step(request: Request, execution_id: str, step_id: str) -> Respon
 )
 async def stream_delta(request: Request, execution_id: str, step_id: str) -> Response:
     """Pass a piece of a streamed answer on to whoever listens."""
-    agent_id, lease, body = await _leased(request, DeltaBody)
+    agent_id, lease, body = await leased(request, DeltaBody)
     service, _ = parts(request)
     execution_id = execution_id.lower()
     await service.attempts.check_delta(execution_id, lease, step_id, body.data, owner=agent_id)
@@ -259,7 +176,7 @@ async def stream_delta(request: Request, execution_id: str, step_id: str) -> Res
 )
 async def heartbeat(request: Request, execution_id: str) -> Response:
     """Say that the attempt is still at work."""
-    agent_id, lease, _ = await _leased(request, Empty)
+    agent_id, lease, _ = await leased(request, Empty)
     service, _ = parts(request)
     await service.attempts.heartbeat(execution_id.lower(), lease, owner=agent_id)
     return NO_CONTENT
@@ -270,7 +187,7 @@ async def heartbeat(request: Request, execution_id: str) -> Response:
 )
 async def suspend(request: Request, execution_id: str) -> Response:
     """Stop, if all that is under way waits."""
-    agent_id, lease, _ = await _leased(request, Empty)
+    agent_id, lease, _ = await leased(request, Empty)
     service, _ = parts(request)
     suspended = await service.attempts.suspend(execution_id.lower(), lease, owner=agent_id)
     return answer({"suspended": suspended})
@@ -283,7 +200,7 @@ async def suspend(request: Request, execution_id: str) -> Response:
 )
 async def complete_execution(request: Request, execution_id: str) -> Response:
     """Record what the handler returned, and end the run."""
-    agent_id, lease, body = await _leased(request, CompleteBody)
+    agent_id, lease, body = await leased(request, CompleteBody)
     service, _ = parts(request)
     await service.attempts.complete_execution(
         execution_id.lower(),
@@ -300,63 +217,10 @@ async def complete_execution(request: Request, execution_id: str) -> Response:
 )
 async def fail_execution(request: Request, execution_id: str) -> Response:
     """End the run as failed."""
-    agent_id, lease, body = await _leased(request, FailBody)
+    agent_id, lease, body = await leased(request, FailBody)
     service, _ = parts(request)
     await service.attempts.fail_execution(
         execution_id.lower(), lease, reason=body.error, owner=agent_id
-    )
-    return NO_CONTENT
-
-
-@router.post(
-    "/v0/executions/{execution_id}/resources", openapi_extra=documented(RegisterResourceBody)
-)
-async def register_resource(request: Request, execution_id: str) -> Response:
-    """Register a resource, or find it again."""
-    agent_id, lease, body = await _leased(request, RegisterResourceBody)
-    service, _ = parts(request)
-    command = admit.resource(
-        lease,
-        body.key,
-        driver_id=body.driver_id,
-        configuration_json=body.configuration,
-        coverage_reuse=body.coverage_reuse,
-        every_steps=body.every_steps,
-        on_completion=body.on_completion,
-    )
-    registered = await service.attempts.register_resource(
-        execution_id.lower(), command, owner=agent_id
-    )
-    return answer(views.resource(registered))
-
-
-@router.post(
-    "/v0/executions/{execution_id}/resources/checkpoints",
-    status_code=204,
-    openapi_extra=documented(CheckpointsBody),
-)
-async def publish_checkpoints(request: Request, execution_id: str) -> Response:
-    """Report checkpoints that were made between calls."""
-    agent_id, lease, body = await _leased(request, CheckpointsBody)
-    service, _ = parts(request)
-    captures, failures = _checkpoints(body)
-    await service.attempts.publish_checkpoints(
-        execution_id.lower(), lease, captures, failures, owner=agent_id
-    )
-    return NO_CONTENT
-
-
-@router.post(
-    "/v0/executions/{execution_id}/resources/{key}/binding",
-    status_code=204,
-    openapi_extra=documented(BindingBody),
-)
-async def bind_resource(request: Request, execution_id: str, key: str) -> Response:
-    """Say where a live resource is found again."""
-    agent_id, lease, body = await _leased(request, BindingBody)
-    service, _ = parts(request)
-    await service.attempts.bind_resource(
-        execution_id.lower(), lease, key, binding_json=body.binding, owner=agent_id
     )
     return NO_CONTENT
 
@@ -366,7 +230,7 @@ async def bind_resource(request: Request, execution_id: str, key: str) -> Respon
 )
 async def put_metadata(request: Request, agent_id: str) -> Response:
     """Keep what an agent says of itself."""
-    signer, body = await _signed(request, MetadataBody)
+    signer, body = await signed(request, MetadataBody)
     _own(signer, agent_id)
     service, _ = parts(request)
     await service.agents.describe(
@@ -385,7 +249,7 @@ async def put_metadata(request: Request, agent_id: str) -> Response:
 )
 async def claim_dispatch(request: Request, agent_id: str) -> Response:
     """Wait for a delivery: for agents that cannot be reached."""
-    signer, body = await _signed(request, ClaimBody)
+    signer, body = await signed(request, ClaimBody)
     _own(signer, agent_id)
     service, _ = parts(request)
     claimed = await next_delivery(service, agent_id, body.wait_seconds)
@@ -407,27 +271,6 @@ async def claim_dispatch(request: Request, agent_id: str) -> Response:
 def _own(signer: str, agent_id: str) -> None:
     if signer != agent_id:
         raise WireError(ErrorCode.FORBIDDEN, f"signed by {signer!r}, not by {agent_id!r}")
-
-
-def _checkpoints(
-    body: CheckpointsBody,
-) -> tuple[tuple[Capture, ...], tuple[CaptureFailure, ...]]:
-    return (
-        tuple(
-            Capture(
-                admit.name("key", each.key),
-                each.generation,
-                admit.name("checkpoint_ref", each.checkpoint_ref),
-            )
-            for each in body.captures or ()
-        ),
-        tuple(
-            CaptureFailure(
-                admit.name("key", each.key), each.generation, admit.name("error", each.error)
-            )
-            for each in body.capture_failures or ()
-        ),
-    )
 
 
 def _reply(reply: StepReply) -> View:

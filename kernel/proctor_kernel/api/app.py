@@ -19,6 +19,7 @@ from proctor_kernel.api import (
     client,
     documents,
     errors,
+    holding,
     operate,
     rehearsals,
     stream,
@@ -63,6 +64,7 @@ def application(settings: Settings) -> ASGIApp:
     # The agents' first, since they ask most; streams before /v0/approvals/{approval_id}.
     for router in (
         agent.router,
+        holding.router,
         stream.router,
         client.router,
         rehearsals.router,
