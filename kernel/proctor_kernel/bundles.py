@@ -4,6 +4,7 @@ A call must be allowed by the files and by these. Cedar text, or a Rebuno bundle
 They see the entities and facts of the files, so that they can name the same groups.
 """
 
+import re
 from collections import OrderedDict
 from hashlib import sha256
 from typing import Final
@@ -16,6 +17,7 @@ from proctor_policy.ruleset import RuleSet, deny_all
 BUNDLE_BYTES_MAX: Final = 1024 * 1024
 """Bytes of one bundle."""
 
+_POLICY: Final = re.compile(r"^\s*(?:@\w+\s*\(|(?:permit|forbid)\s*\()", re.MULTILINE)
 _KEPT_MAX: Final = 256
 _INVALID: Final = "policy_bundle_invalid"
 
@@ -48,8 +50,8 @@ def compiled(bundle: str, files: RuleSet) -> RuleSet:
 
 
 def _is_cedar(bundle: str) -> bool:
-    # Every Cedar policy ends so, and no line of a bundle does.
-    return bundle.rstrip().endswith(";")
+    # How a policy begins, and no line of a bundle does; how it ends tells nothing of one cut off.
+    return _POLICY.search(bundle) is not None
 
 
 class Bundles:
