@@ -196,6 +196,38 @@ async def test_a_grant_lifts_its_gate_and_nothing_that_forbids_by_then(rules: Pa
     assert ran == {}
 
 
+async def test_a_grant_does_not_count_for_a_rule_that_asks_other_people_by_then(
+    rules: Path,
+) -> None:
+    async def work(input: Any) -> Any:
+        return await pay(1)
+
+    async with proctor.embedded(
+        agents=[agent_of(work)], rules=rules, database=":memory:"
+    ) as client:
+        run = await client.create("payer")
+        (approval,) = await pending(client)
+        before = (await client.policy_status()).hash
+        asks = '@id("ask") @gate("approval")'
+        stricter = RULES.replace(asks, f'{asks} @approvers("bob")')
+        (rules / "rules.cedar").write_text(stricter)
+        async with asyncio.timeout(10):
+            while (await client.policy_status()).hash == before:
+                await asyncio.sleep(0.02)
+        await client.grant_approval(approval.id, by="alice")
+        async with asyncio.timeout(10):
+            while (await client.list_approvals() or [approval])[0].id == approval.id:
+                await asyncio.sleep(0.02)
+        (again,) = await client.list_approvals()
+        before_bob = dict(ran)
+        await client.grant_approval(again.id, by="bob")
+        ended = await client.wait(run.id, timeout=10)
+
+    assert again.gates[0].approvers == ["bob"]
+    assert before_bob == {}
+    assert ended.output == "paid 1"
+
+
 async def test_a_run_that_is_cancelled_while_it_waits_leaves_nothing_to_decide(
     rules: Path,
 ) -> None:

@@ -183,6 +183,8 @@ def play(script: list[tuple[Any, Ruling]]) -> Run:
         if before.is_terminal:
             assert replace(run.state, attempt=None) == replace(before, attempt=None)
         check(run.state)
+        if str(before.status) == "blocked" and str(run.state.status) == "running":
+            assert not run.state.waiting, "it went on while a step waits"
         if isinstance(command, DecideApproval | SettleStep | SettleSubagent):
             check_nothing_is_cut_off(before, run.state)
         if isinstance(reply, StepReply) and reply.step_id is not None:

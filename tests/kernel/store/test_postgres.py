@@ -92,6 +92,29 @@ async def test_an_attempt_goes_on_at_another_replica_with_its_counts(url: str) -
     assert late.code is ErrorCode.LEASE_SUPERSEDED
 
 
+async def test_an_attempt_that_was_taken_over_elsewhere_is_not_even_answered_from_the_record(
+    url: str,
+) -> None:
+    databases = [await open_postgres(url) for _ in range(2)]
+    ours, theirs = (kernel_on(database, is_alone=False) for database in databases)
+    first = await begun(ours, "run")
+    step_id = step_of(await ours.apply("run", submit(first)))
+    await ours.apply("run", succeed(first, step_id))
+    second = await ours.apply("run", ClaimDispatch(5))
+    assert isinstance(second, Claimed)
+    third = await theirs.apply("run", ClaimDispatch(5))
+    assert isinstance(third, Claimed)
+
+    late = await ours.apply("run", submit(second.lease))
+    replayed = answered(await ours.apply("run", submit(third.lease)))
+    for database in databases:
+        await database.aclose()
+
+    assert isinstance(late, Rejected)
+    assert late.code is ErrorCode.LEASE_SUPERSEDED
+    assert replayed.decision is Answer.REPLAY
+
+
 async def test_replicas_that_start_together_make_the_tables_once(url: str) -> None:
     opened = await asyncio.gather(*(open_postgres(url) for _ in range(5)))
 
