@@ -106,7 +106,7 @@ def report(workplace: Path, ran: set[str], ended: dict[str, object]) -> int:
     console.print(table_of(steps))
     mails = (workplace / "outbox.jsonl").read_text().splitlines()
     database = SQLite(str(workplace / "proctor.db"), "FULL")
-    checked = verify(database)
+    checked = asyncio.run(verify(database))
     database.close()
     promises = {
         f"the run ended as {ended.get('status')}": ended.get("status") == "completed",

@@ -8,7 +8,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,7 +28,9 @@ def tell(event: str, **details: object) -> None:
     print(json.dumps({"event": event, **details}), flush=True)
 
 
-def build(repository: Path, workplace: Path, git: McpClient, descriptors: list[object]) -> Agent:
+def build(
+    repository: Path, workplace: Path, git: McpClient, descriptors: Sequence[object]
+) -> Agent:
     """Return the agent: its tools, and the plan it follows with them."""
     outbox = workplace / "outbox.jsonl"
 
@@ -86,7 +88,7 @@ def build(repository: Path, workplace: Path, git: McpClient, descriptors: list[o
             await use(announce, to=audience, note=note)
         except ToolError as unknown:
             tell("another path", why=f"I am told: {unknown}")
-            if audience not in await use(read_outbox):
+            if audience not in str(await use(read_outbox)):
                 raise
         return {"note": note, "announced_to": audience}
 
@@ -95,7 +97,7 @@ def build(repository: Path, workplace: Path, git: McpClient, descriptors: list[o
 
 async def use(governed: Callable[..., Awaitable[object]], **args: object) -> object:
     """Call a tool as a framework would, and say what came back."""
-    name = str(governed.__name__)  # type: ignore[attr-defined]  # every tool has a name
+    name = str(governed.__name__)
     shown = {key: value for key, value in args.items() if key != "repo_path"}
     tell("call", tool=name, args=shown)
     try:
