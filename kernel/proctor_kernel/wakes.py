@@ -99,12 +99,14 @@ class Wakes:
         size = 0
         for topic, text in outgoing:
             written = json.dumps([topic, text])
-            if len(written) > _NOTICE_BYTES_MAX - 200:
-                notices += self._parted(written)
-                continue
-            if bundle and size + len(written) > _NOTICE_BYTES_MAX - 200:
+            is_long = len(written) > _NOTICE_BYTES_MAX - 200
+            # What is told first is heard first, so a bundle ends before what does not fit in it.
+            if bundle and (is_long or size + len(written) > _NOTICE_BYTES_MAX - 200):
                 notices.append(self._bundled(bundle))
                 bundle, size = [], 0
+            if is_long:
+                notices += self._parted(written)
+                continue
             bundle.append(written)
             size += len(written) + 1
         if bundle:

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import hmac
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -21,6 +22,8 @@ from tests.support.postgres import Cluster, cluster
 from tests.support.server import TOKEN, Server, running
 
 from proctor import Agent, tool
+from proctor.wire.calls import StepSubmission, WireError
+from proctor.wire.words import Idempotency, StepKind
 
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 
@@ -350,7 +353,43 @@ async def test_a_run_that_is_created_at_one_replica_is_claimed_at_once_at_anothe
     assert sorted(waits)[2] < 0.5
 
 
-async def test_the_log_and_deltas_are_followed_across_replicas(
+async def test_deltas_are_followed_across_replicas_also_long_ones(
+    replicas: tuple[Server, Server],
+) -> None:
+    first, second = replicas
+    frames: list[Any] = []
+    async with httpx2.AsyncClient(base_url=first.url, headers=HEADERS) as http:
+        await http.post("/v0/agents", json={"id": "model", "secret": "s"})
+        await http.post("/v0/executions", json={"agent_id": "model"})
+        port = HttpPort([first.url], "model", "s")
+        delivery = await port.claim(5)
+        assert delivery is not None
+        run, lease = delivery.execution_id, delivery.lease
+        submission = StepSubmission(
+            StepKind.LLM_CALL, "m", "{}", Idempotency.SAFE_TO_RETRY, "request"
+        )
+        step_id = (await port.submit_step(run, lease, submission)).step_id
+        assert step_id is not None
+        listens = asyncio.Event()
+        following = asyncio.create_task(
+            follow(second.url, f"/v0/executions/{run}/stream", frames, listens)
+        )
+        await listens.wait()
+        texts = ["short", '"\\\u20ac' * 1000]
+        for seq, text in enumerate(texts):
+            await port.stream_delta(run, lease, step_id, seq, text)
+        with pytest.raises(WireError, match="longer than 7000 bytes"):
+            await port.stream_delta(run, lease, step_id, 2, "x" * 7001)
+        async with asyncio.timeout(10):
+            while len(frames) < 2:
+                await asyncio.sleep(0.02)
+        following.cancel()
+        await port.aclose()
+
+    assert [(frame["seq"], frame["data"]) for frame in frames] == list(enumerate(texts))
+
+
+async def test_the_log_is_followed_across_replicas(
     replicas: tuple[Server, Server],
 ) -> None:
     first, second = replicas
@@ -433,6 +472,42 @@ async def test_a_database_that_goes_away_is_503_and_nothing_acknowledged_is_lost
     assert (not_ready.status_code, health.status_code, ready.status_code) == (503, 200, 200)
     assert "database" in not_ready.json()["checks"]
     assert set(found) == {200}
+
+
+async def test_the_documentation_is_whole_and_its_examples_are_accepted(
+    server: Server, http: httpx2.AsyncClient
+) -> None:
+    document = (await http.get("/v0/openapi.json")).json()
+    named = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(document)))
+    unsecured = {
+        path
+        for path, operations in document["paths"].items()
+        for operation in operations.values()
+        if not operation.get("security")
+    }
+    examples = {
+        f"{method} {path}": example
+        for path, operations in document["paths"].items()
+        for method, operation in operations.items()
+        for example in operation.get("requestBody", {})
+        .get("content", {})
+        .get("application/json", {})
+        .get("schema", {})
+        .get("examples", [])
+    }
+    agent = {**examples["post /v0/agents"], "webhook_url": None}
+    accepted = [
+        await http.post("/v0/agents", json=agent),
+        await http.post("/v0/executions", json=examples["post /v0/executions"]),
+        await http.post(
+            f"/v0/policies/{agent['id']}", json=examples["post /v0/policies/{agent_id}"]
+        ),
+        await http.post("/v0/api-keys", json=examples["post /v0/api-keys"]),
+    ]
+
+    assert named <= set(document["components"]["schemas"])
+    assert unsecured == {"/v0/health", "/v0/ready", "/metrics"}
+    assert [each.status_code for each in accepted] == [201, 201, 204, 201]
 
 
 @pytest.mark.timeout(180)

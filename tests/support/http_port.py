@@ -77,6 +77,12 @@ class HttpPort:
         answer = await self._post(f"/v0/executions/{execution_id}/suspend", {}, lease)
         return answer is not None and answer["suspended"] == "true"
 
+    async def stream_delta(
+        self, execution_id: str, lease: Lease, step_id: str, seq: int, text: str
+    ) -> None:
+        path = f"/v0/executions/{execution_id}/steps/{step_id}/stream"
+        await self._post(path, {"seq": seq, "data": text}, lease)
+
     async def _post(
         self, path: str, body: str | dict[str, Any], lease: Lease | None
     ) -> dict[str, str] | None:

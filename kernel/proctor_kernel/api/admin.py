@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Request, Response
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from proctor.wire.calls import WireError
 from proctor.wire.words import ApprovalStatus, ErrorCode, Scope
@@ -24,6 +24,19 @@ RATIONALE_CHARACTERS_MAX = 4000
 class AgentBody(Body):
     """An agent; without an address it asks for its runs itself."""
 
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {
+                    "id": "researcher",
+                    "secret": "a long secret",
+                    "webhook_url": "https://agents.example.com/webhook",
+                }
+            ]
+        },
+    )
+
     id: str
     secret: str
     webhook_url: str | None = None
@@ -33,11 +46,24 @@ class AgentBody(Body):
 class BundleBody(Body):
     """Cedar text, or a Rebuno bundle; empty drops what there is."""
 
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {"bundle": '@id("read") permit (principal, action == Action::"read", resource);'}
+            ]
+        },
+    )
+
     bundle: str
 
 
 class DecisionBody(Body):
     """What a person says. Who they are comes from their credentials."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"rationale": "checked with the customer"}]}
+    )
 
     decided_by: str | None = Field(
         default=None, description="believed only by a development server without tokens"
@@ -47,6 +73,13 @@ class DecisionBody(Body):
 
 class KeyBody(Body):
     """A key to make."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [{"name": "ops", "scopes": ["executions:read"], "groups": ["finance"]}]
+        },
+    )
 
     name: str
     scopes: list[str]

@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request, Response
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from proctor.wire.calls import (
     StepReply,
@@ -27,6 +27,13 @@ _WAIT_SECONDS_MAX = 30.0
 class SubmitBody(Body):
     """A call that asks whether it may run."""
 
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [{"kind": "tool_call", "target": "search", "args": {"query": "cedar"}}]
+        },
+    )
+
     kind: str
     target: str
     args: JsonText = "null"
@@ -39,11 +46,19 @@ class SubmitBody(Body):
 class CompleteStepBody(CheckpointsBody):
     """What a body returned."""
 
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"result": ["a", "b"]}]}
+    )
+
     result: JsonText = "null"
 
 
 class FailStepBody(CheckpointsBody):
     """What a body raised."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"error": {"message": "no such file"}}]}
+    )
 
     error: JsonText
 
@@ -57,6 +72,10 @@ class DeltaBody(Body):
 
 class CompleteBody(Body):
     """What a handler returned."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"output": {"answer": 42}}]}
+    )
 
     output: JsonText = "null"
     state: JsonText = "null"
@@ -78,6 +97,10 @@ class MetadataBody(Body):
 
 class ClaimBody(Body):
     """How long to wait for a delivery."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"wait_seconds": 20}]}
+    )
 
     wait_seconds: Annotated[float, Field(ge=0, le=_WAIT_SECONDS_MAX)] = 0.0
 

@@ -46,6 +46,10 @@ _scan: Final = JSONDecoder(
 ).raw_decode
 
 
+NESTED: Final[dict[str, Any]] = {}
+"""Schemas that those of documented bodies refer to, by name."""
+
+
 async def read(request: Request, settings: Settings) -> bytes:
     """Return the body of a request.
 
@@ -131,7 +135,7 @@ def split(text: str) -> dict[str, str]:
 def documented(model: type[Body], *, required: bool = True) -> dict[str, Any]:
     """Return what OpenAPI says of a route that reads this body itself."""
     schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-    schema.pop("$defs", None)
+    NESTED.update(schema.pop("$defs", {}))
     return {
         "requestBody": {
             "required": required,

@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from proctor.wire.calls import WireError
 from proctor.wire.words import ErrorCode, ExecutionStatus, Reason, Scope
@@ -40,6 +40,13 @@ class SpawnedByBody(Body):
 class CreateBody(Body):
     """A run to start."""
 
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [{"agent_id": "researcher", "input": {"question": "cedar"}}]
+        },
+    )
+
     agent_id: str
     input: JsonText = "null"
     session: str | None = None
@@ -52,6 +59,8 @@ class CreateBody(Body):
 
 class ForkBody(Body):
     """Where the copy ends, and the rules that it gets."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"at_seq": 12}]})
 
     at_seq: Annotated[int, Field(lt=2**31)]
     session: str | None = None

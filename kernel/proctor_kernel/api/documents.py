@@ -7,6 +7,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
 from proctor.wire.messages import Approval, Event, Execution, PolicyStatus, Step
+from proctor_kernel.api.bodies import NESTED
 
 Responses = dict[int | str, dict[str, Any]]
 
@@ -121,7 +122,9 @@ def install(app: FastAPI) -> None:
 
 def _completed(schema: dict[str, Any]) -> dict[str, Any]:
     components = schema.setdefault("components", {})
-    components.setdefault("schemas", {})["ErrorEnvelope"] = ErrorEnvelope.model_json_schema()
+    schemas = components.setdefault("schemas", {})
+    schemas["ErrorEnvelope"] = ErrorEnvelope.model_json_schema()
+    schemas |= NESTED
     components["securitySchemes"] = {
         "bearer": {"type": "http", "scheme": "bearer"},
         "agent": {"type": "apiKey", "in": "header", "name": "Rebuno-Signature"},
