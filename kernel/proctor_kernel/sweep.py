@@ -25,6 +25,7 @@ SWEEP_SECONDS: Final = 1.0
 
 _BATCH: Final = 100
 _MICROS_PER_SECOND: Final = 1_000_000
+_EVERY_POSITION: Final = 2**63 - 1
 
 _logger = logging.getLogger(__name__)
 
@@ -113,10 +114,12 @@ class Sweep:
     async def _forget(self, before: int) -> None:
         """Delete runs that ended long ago, as far as every exporter has shipped them."""
         (sinks,) = await self._database.read(statements.LEAST_SHIPPED)
-        if sinks["shipped_to"] is not None:
-            before = min(before, sinks["shipped_to"])
+        shipped = sinks["position"]
         expired = await self._database.read(
-            statements.EXPIRED_EXECUTIONS, before=before, row_limit=_BATCH
+            statements.EXPIRED_EXECUTIONS,
+            before=before,
+            shipped_to=_EVERY_POSITION if shipped is None else shipped,
+            row_limit=_BATCH,
         )
         for row in expired:
             async with self._database.exclusively(f"retention:{row['id']}") as block:

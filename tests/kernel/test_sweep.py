@@ -41,12 +41,22 @@ async def test_retention_forgets_what_ended_and_was_shipped_and_nothing_else(
     sweep = Sweep(
         database=database, kernel=kernel, runs=runs, now_micros=later, retention_micros=HOUR
     )
-    database.write([Change(statements.SINKS, [{"name": "otlp", "shipped_to": 1}])])
+    sink = {
+        "name": "otlp",
+        "position": 1,
+        "execution_id": "",
+        "event_seq": 0,
+        "shipped_to": 0,
+        "holder": "",
+        "held_until": 0,
+        "failing_since": None,
+        "error": "",
+    }
+    database.write([Change(statements.SINKS, [sink])])
     await sweep.once()
     kept = await database.read(statements.EXECUTION_IDS)
-    database.write(
-        [Change(statements.SINKS, [{"name": "otlp", "shipped_to": later()}], replace=True)]
-    )
+    shipped = sink | {"position": await database.settled()}
+    database.write([Change(statements.SINKS, [shipped], replace=True)])
     await sweep.once()
     left = await database.read(statements.EXECUTION_IDS)
 

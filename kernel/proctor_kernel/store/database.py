@@ -105,6 +105,10 @@ class Database(Protocol):
         """
         ...
 
+    async def settled(self) -> int:
+        """Return the position below which no event is committed any more (`EVENTS.position`)."""
+        ...
+
     async def ping(self) -> None:
         """Raise `StoreUnavailable` when the database does not answer."""
         ...

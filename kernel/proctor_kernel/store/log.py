@@ -240,7 +240,7 @@ def _changes(batch: Sequence[_Append]) -> list[Change | Removal]:
         if rows.touches_execution(append.records):
             executions.append(rows.execution(after))
             dispatch = rows.dispatch(after)
-            if dispatch is not None:
+            if dispatch is not None and rows.touches_dispatch(append.records):
                 dispatches.append(dispatch)
             if after.idempotency_key is not None and append.before.status is None:
                 keys.append(
@@ -255,8 +255,7 @@ def _changes(batch: Sequence[_Append]) -> list[Change | Removal]:
             if after.session is not None and _turn_ended(append):
                 turns_over.append(after.session)
         steps += [
-            rows.step(after.execution_id, after.steps[step_id])
-            for step_id in rows.touched_steps(append.records)
+            rows.step(after, after.steps[step_id]) for step_id in rows.touched_steps(append.records)
         ]
         approvals += [
             rows.approval(after, after.approvals[approval_id])

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Select, column, inspect, select, table, text
 
+from proctor_kernel.store import positions as positions  # adds to what `create_all` makes
 from proctor_kernel.store.database import SCHEMA_HEAD, StoreError
 from proctor_kernel.store.statements import METADATA
 

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 from sqlalchemy.sql.base import Executable
 
-from proctor_kernel.store import migrate
+from proctor_kernel.store import migrate, positions
 from proctor_kernel.store.database import (
     Change,
     Conflict,
@@ -27,6 +27,7 @@ from proctor_kernel.store.database import (
     StoreError,
     StoreUnavailable,
 )
+from proctor_kernel.store.tables import ASSIGNED
 
 CONNECTIONS_MAX: Final = 10
 """Connections of one kernel process, one more for listening aside."""
@@ -114,6 +115,12 @@ class Postgres:
                     timeout=STATEMENT_SECONDS_MAX,
                 )
                 yield _Transaction(self, connection)
+
+    async def settled(self) -> int:
+        """Return the position below which no event is committed any more."""
+        with self._told_plainly():
+            found = await self._pool.fetchval(positions.SETTLED, timeout=STATEMENT_SECONDS_MAX)
+        return int(found)
 
     async def ping(self) -> None:
         """Raise `StoreUnavailable` when the database does not answer within two seconds."""
@@ -263,6 +270,11 @@ async def _migrate(url: str, name: str) -> None:
             # Held to the end of the transaction: replicas that start together take turns.
             await connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
             await connection.run_sync(lambda sync: migrate.to_head(sync, name))
+            found = (await connection.exec_driver_sql(positions.LATEST_AND_NEXT)).one()
+            if found.latest is not None and found.latest >= found.next:
+                await connection.exec_driver_sql(
+                    positions.ahead_of(found.latest, found.transaction)
+                )
     finally:
         await engine.dispose()
 
@@ -287,7 +299,7 @@ def _with(parts: Sequence[Change | Removal]) -> str:
                 f'WHERE "{key.name}" = ANY(${number}::text[]))'
             )
             continue
-        columns = list(table.columns)
+        columns = _given(table)
         names = ", ".join(f'"{column.name}"' for column in columns)
         arrays = ", ".join(
             f"${number + offset}::{_type(column)}[]" for offset, column in enumerate(columns, 1)
@@ -325,7 +337,11 @@ def _type(column: "Column[Any]") -> str:
 def _arrays(part: Change | Removal) -> list[list[Any]]:
     if isinstance(part, Removal):
         return [list(part.keys)]
-    return [[row[column.name] for row in part.rows] for column in part.table.columns]
+    return [[row[column.name] for row in part.rows] for column in _given(part.table)]
+
+
+def _given(table: Table) -> "list[Column[Any]]":
+    return [column for column in table.columns if not column.info.get(ASSIGNED)]
 
 
 def _count(status: str) -> int:

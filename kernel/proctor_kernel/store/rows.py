@@ -61,6 +61,7 @@ def execution(state: State) -> Values:
         "created_at": state.created_at,
         "started_at": state.started_at,
         "updated_at": state.updated_at,
+        "seq": state.seq,
     }
 
 
@@ -134,8 +135,9 @@ def noted(row: Values) -> Note:
     )
 
 
-def step(execution_id: str, of: Step) -> Values:
-    """Return the `steps` row of one step."""
+def step(state: State, of: Step) -> Values:
+    """Return the `steps` row of one step of a run."""
+    execution_id = state.execution_id
     return {
         "execution_id": execution_id,
         "step_id": of.step_id,
@@ -164,6 +166,7 @@ def step(execution_id: str, of: Step) -> Values:
         "span_id": identity.span_id(of.step_id),
         "started_at": of.started_at,
         "completed_at": of.completed_at,
+        "seq": state.seq,
     }
 
 
@@ -179,10 +182,15 @@ def touched_steps(records: tuple[Record, ...]) -> list[str]:
 
 
 def touches_execution(records: tuple[Record, ...]) -> bool:
-    """True when `records` change the run itself or its delivery, not only its steps."""
+    """True when `records` change more than steps: the row of the run is written then."""
+    return any(not isinstance(record.event, StepEvent | ApprovalEvent) for record in records)
+
+
+def touches_dispatch(records: tuple[Record, ...]) -> bool:
+    """True when `records` change the delivery of a run."""
     return any(
         isinstance(record.event, ExecutionEvent | DispatchEvent)
-        # Nothing in a row tells of it, and the row would lose a lease that was renewed.
+        # Nothing in the row tells of it, and the row would lose a lease that was renewed.
         and not isinstance(record.event, DispatchAcked)
         for record in records
     )

@@ -22,6 +22,8 @@ from proctor_kernel.store.database import (
     StoreError,
     StoreUnavailable,
 )
+from proctor_kernel.store.rows import Values
+from proctor_kernel.store.statements import EVENTS
 
 Synchronous = Literal["FULL", "NORMAL"]
 """FULL survives a power cut; NORMAL may lose the last commits to one, never to a crash."""
@@ -30,6 +32,10 @@ IN_MEMORY: Final = ":memory:"
 
 _APPLICATION_ID: Final = 0x50524354
 _BUSY_SECONDS: Final = 5.0
+_LATEST_POSITION: Final = """
+SELECT max(coalesce((SELECT max(position) FROM events), 0),
+           coalesce((SELECT max(position) FROM sinks), 0))
+"""
 
 
 class SQLite:
@@ -69,6 +75,8 @@ class SQLite:
         driver = self._connection.connection.driver_connection
         assert isinstance(driver, sqlite3.Connection)
         self._driver = driver
+        # What was shipped counts too: retention may have deleted the latest events.
+        self._position: int = driver.execute(_LATEST_POSITION).fetchone()[0]
 
     def close(self) -> None:
         """Close the file; a later open finds everything that was acknowledged."""
@@ -102,6 +110,10 @@ class SQLite:
         with self._exclusively():
             yield _Transaction(self)
 
+    async def settled(self) -> int:
+        """Return the position of the next event: there is one writer."""
+        return self._position + 1
+
     async def ping(self) -> None:
         """Raise `StoreUnavailable` when the file cannot be read."""
         with self._told_plainly():
@@ -129,8 +141,15 @@ class SQLite:
                     (key, *_) = table.primary_key
                     sql = f"DELETE FROM {table.name} WHERE {key.name} = ?"
                     self._driver.executemany(sql, [(value,) for value in keys])
+                case Change(table, rows) if table is EVENTS:
+                    self._driver.executemany(self._write_sql(change), self._placed(rows))
                 case Change() if change.rows:
                     self._driver.executemany(self._write_sql(change), change.rows)
+
+    def _placed(self, rows: Sequence[Values]) -> Iterator[Values]:
+        for row in rows:
+            self._position += 1
+            yield {**row, "position": self._position}
 
     def _write_sql(self, change: Change) -> str:
         key = (change.table.name, change.replace)

@@ -7,6 +7,7 @@ long because it is the one place to look for what the database is asked.
 from typing import Any, Final
 
 from sqlalchemy import (
+    BigInteger,
     Column,
     ColumnElement,
     Delete,
@@ -53,6 +54,7 @@ AGENTS: Final = table_of(tables.AgentRow)
 BUNDLES: Final = table_of(tables.BundleRow)
 API_KEYS: Final = table_of(tables.ApiKeyRow)
 SINKS: Final = table_of(tables.SinkRow)
+REFUSALS: Final = table_of(tables.RefusalRow)
 
 
 def _one_of(column: ColumnElement[Any], values: tuple[str, ...]) -> ColumnElement[bool]:
@@ -368,6 +370,13 @@ EXPIRED_EXECUTIONS: Final[Select[Any]] = (
     .where(
         _one_of(EXECUTIONS.c.status, ENDED),
         EXECUTIONS.c.updated_at < bindparam("before"),
+        ~exists(
+            select(literal(1)).where(
+                EVENTS.c.execution_id == EXECUTIONS.c.id,
+                # At the position itself there may be more than was shipped.
+                EVENTS.c.position >= bindparam("shipped_to", type_=BigInteger()),
+            )
+        ),
         or_(
             EXECUTIONS.c.session.is_(None),
             ~exists(
@@ -386,7 +395,7 @@ EXPIRED_EXECUTIONS: Final[Select[Any]] = (
     .order_by(EXECUTIONS.c.id)
     .limit(bindparam("row_limit"))
 )
-"""Runs that ended long enough ago; those of a session only when all of it did."""
+"""Runs that ended long enough ago and were shipped; those of a session only when all of it did."""
 
 DELETE_EXECUTION: Final[tuple[Delete, ...]] = (
     delete(EVENTS).where(EVENTS.c.execution_id == bindparam("of_execution")),
@@ -399,7 +408,7 @@ DELETE_EXECUTION: Final[tuple[Delete, ...]] = (
 )
 """All that is kept of one run, the run itself last."""
 
-LEAST_SHIPPED: Final[Select[Any]] = select(func.min(SINKS.c.shipped_to).label("shipped_to"))
+LEAST_SHIPPED: Final[Select[Any]] = select(func.min(SINKS.c.position).label("position"))
 """How far the exporter that is furthest behind has shipped; null without exporters."""
 
 AGENT_BY_ID: Final[Select[Any]] = select(AGENTS).where(AGENTS.c.id == bindparam("agent_id"))

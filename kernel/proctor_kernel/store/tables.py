@@ -5,8 +5,13 @@ database's own JSON type, which would change its literals. Every hot table is ke
 that a distributed PostgreSQL can keep a run in one place.
 """
 
+from typing import Final
+
 from sqlalchemy import BigInteger, Boolean, Column, Index, Text
 from sqlmodel import Field, SQLModel
+
+ASSIGNED: Final = "assigned"
+"""Marks a column that the database fills in itself."""
 
 
 def _text(*, nullable: bool = False) -> Column[str]:
@@ -22,9 +27,10 @@ def _flag() -> Column[bool]:
 
 
 class EventRow(SQLModel, table=True):
-    """One entry of a run's log. Its primary key is what makes a lost race visible."""
+    """One entry of a run's log. Its key is what makes a lost race visible."""
 
     __tablename__ = "events"
+    __table_args__ = (Index("events_position", "position"),)
 
     execution_id: str = Field(primary_key=True)
     event_seq: int = Field(primary_key=True)
@@ -32,6 +38,8 @@ class EventRow(SQLModel, table=True):
     payload: str = Field(sa_column=_text())
     occurred_at: int = Field(sa_column=_micros())
     hash: str
+    position: int = Field(sa_column=Column(BigInteger, nullable=False, info={ASSIGNED: True}))
+    """Its place in the order of commits, which exporters follow (`positions`)."""
 
 
 class ExecutionRow(SQLModel, table=True):
@@ -73,6 +81,11 @@ class ExecutionRow(SQLModel, table=True):
     created_at: int = Field(sa_column=_micros())
     started_at: int | None = Field(sa_column=_micros(nullable=True))
     updated_at: int = Field(sa_column=_micros())
+    seq: int
+    """The run's latest event when the row was written.
+
+    Every event writes a row of its run, so the highest says how long the log has to be.
+    """
 
 
 class DispatchRow(SQLModel, table=True):
@@ -123,6 +136,8 @@ class StepRow(SQLModel, table=True):
     span_id: str
     started_at: int | None = Field(sa_column=_micros(nullable=True))
     completed_at: int | None = Field(sa_column=_micros(nullable=True))
+    seq: int
+    """As in `executions`."""
 
 
 class ApprovalRow(SQLModel, table=True):
@@ -261,9 +276,36 @@ class ApiKeyRow(SQLModel, table=True):
 
 
 class SinkRow(SQLModel, table=True):
-    """How far an exporter has shipped the log; retention deletes nothing beyond it."""
+    """How far an exporter has shipped the log, and which process runs it.
+
+    Retention deletes nothing that is beyond it.
+    """
 
     __tablename__ = "sinks"
 
     name: str = Field(primary_key=True)
+    position: int = Field(sa_column=_micros())
+    execution_id: str
+    event_seq: int
+    """With the two before: the last event that was shipped, in the order of commits."""
     shipped_to: int = Field(sa_column=_micros())
+    """When that event happened."""
+    holder: str
+    """The process that runs it."""
+    held_until: int = Field(sa_column=_micros())
+    """When another process may take it over."""
+    failing_since: int | None = Field(sa_column=_micros(nullable=True))
+    error: str = Field(sa_column=_text())
+    """Why nothing is shipped just now; empty while all is well."""
+
+
+class RefusalRow(SQLModel, table=True):
+    """An event that a sink refused for good and that was set aside, so that the others go on."""
+
+    __tablename__ = "refusals"
+
+    sink: str = Field(primary_key=True)
+    execution_id: str = Field(primary_key=True)
+    event_seq: int = Field(primary_key=True)
+    error: str = Field(sa_column=_text())
+    refused_at: int = Field(sa_column=_micros())

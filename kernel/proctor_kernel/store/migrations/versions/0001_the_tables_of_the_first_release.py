@@ -3,6 +3,8 @@
 import sqlalchemy as sa
 from alembic import op
 
+from proctor_kernel.store import positions
+
 revision = "0001"
 down_revision = None
 branch_labels = None
@@ -95,8 +97,15 @@ def upgrade() -> None:
         sa.Column("payload", sa.Text(), nullable=False),
         sa.Column("occurred_at", sa.BigInteger(), nullable=False),
         sa.Column("hash", sa.String(), nullable=False),
+        sa.Column("position", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("execution_id", "event_seq"),
     )
+    with op.batch_alter_table("events", schema=None) as batch_op:
+        batch_op.create_index("events_position", ["position"], unique=False)
+    if op.get_bind().dialect.name == "postgresql":
+        for statement in positions.FROM_COMMITS:
+            op.execute(statement)
+
     op.create_table(
         "executions",
         sa.Column("id", sa.String(), nullable=False),
@@ -124,6 +133,7 @@ def upgrade() -> None:
         sa.Column("created_at", sa.BigInteger(), nullable=False),
         sa.Column("started_at", sa.BigInteger(), nullable=True),
         sa.Column("updated_at", sa.BigInteger(), nullable=False),
+        sa.Column("seq", sa.Integer(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
     )
     with op.batch_alter_table("executions", schema=None) as batch_op:
@@ -176,9 +186,25 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("session"),
     )
     op.create_table(
+        "refusals",
+        sa.Column("sink", sa.String(), nullable=False),
+        sa.Column("execution_id", sa.String(), nullable=False),
+        sa.Column("event_seq", sa.Integer(), nullable=False),
+        sa.Column("error", sa.Text(), nullable=False),
+        sa.Column("refused_at", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("sink", "execution_id", "event_seq"),
+    )
+    op.create_table(
         "sinks",
         sa.Column("name", sa.String(), nullable=False),
+        sa.Column("position", sa.BigInteger(), nullable=False),
+        sa.Column("execution_id", sa.String(), nullable=False),
+        sa.Column("event_seq", sa.Integer(), nullable=False),
         sa.Column("shipped_to", sa.BigInteger(), nullable=False),
+        sa.Column("holder", sa.String(), nullable=False),
+        sa.Column("held_until", sa.BigInteger(), nullable=False),
+        sa.Column("failing_since", sa.BigInteger(), nullable=True),
+        sa.Column("error", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("name"),
     )
     op.create_table(
@@ -210,6 +236,7 @@ def upgrade() -> None:
         sa.Column("span_id", sa.String(), nullable=False),
         sa.Column("started_at", sa.BigInteger(), nullable=True),
         sa.Column("completed_at", sa.BigInteger(), nullable=True),
+        sa.Column("seq", sa.Integer(), nullable=False),
         sa.PrimaryKeyConstraint("execution_id", "step_id"),
     )
 
@@ -218,6 +245,7 @@ def downgrade() -> None:
     """Drop the tables."""
     op.drop_table("steps")
     op.drop_table("sinks")
+    op.drop_table("refusals")
     op.drop_table("session_turns")
     op.drop_table("rulesets")
     op.drop_table("rate_tokens")
@@ -232,6 +260,8 @@ def downgrade() -> None:
 
     op.drop_table("executions")
     op.drop_table("events")
+    if op.get_bind().dialect.name == "postgresql":
+        op.execute(positions.DROP)
     with op.batch_alter_table("dispatches", schema=None) as batch_op:
         batch_op.drop_index("dispatches_due")
 
