@@ -39,7 +39,7 @@ import re2
 
 from proctor_policy import inspect_value, texts
 from proctor_policy.origins import is_origin
-from proctor_policy.problem import Problem
+from proctor_policy.problem import Problem, line_of_error
 
 _COMMON: Final = frozenset({"tools", "argument", "label", "numbers"})
 
@@ -100,7 +100,7 @@ def read(file: str, text: str, problems: list[Problem]) -> FactSet:
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        problems.append(Problem(file, _line_of_error(error, text), f"not TOML: {error}"))
+        problems.append(Problem(file, line_of_error(error, text), f"not TOML: {error}"))
         return FactSet()
     found = []
     for name in sorted(tables):
@@ -344,11 +344,3 @@ def _line_of_table(text: str, name: str) -> int | None:
         if begins.match(line):
             return number
     return None
-
-
-def _line_of_error(error: tomllib.TOMLDecodeError, text: str) -> int | None:
-    if "end of document" in str(error):
-        return text.rstrip().count("\n") + 1
-    words = str(error).split("line ")
-    digits = words[-1].split(",")[0] if len(words) > 1 else ""
-    return int(digits) if digits.isdecimal() else None

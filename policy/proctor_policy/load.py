@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import cedarpy
 
-from proctor_policy import annotations, entities, facts, lints, policy, schema, tooltypes
+from proctor_policy import annotations, entities, facts, lints, masks, policy, schema, tooltypes
 from proctor_policy.entities import Entities, EntitiesInvalid
 from proctor_policy.facts import FactSet
 from proctor_policy.lexer import Fragment, Unreadable, split
@@ -22,11 +22,12 @@ __all__ = ["RulesInvalid", "load", "rebuild"]
 
 ENTITIES_FILE: Final = "entities.json"
 FACTS_FILE: Final = "facts.toml"
+MASKS_FILE: Final = "redact.toml"
 SCHEMA_FILE: Final = "schema.cedarschema"
 TOOLS_FOLDER: Final = "tools"
 TESTS_FOLDER: Final = "tests"
 
-_TOP_FILES: Final = frozenset({ENTITIES_FILE, FACTS_FILE, SCHEMA_FILE})
+_TOP_FILES: Final = frozenset({ENTITIES_FILE, FACTS_FILE, MASKS_FILE, SCHEMA_FILE})
 
 FILE_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of one file below the rules folder."""
@@ -75,6 +76,9 @@ def _built(
     known = FactSet()
     if FACTS_FILE in files:
         known = facts.read(f"{name}/{FACTS_FILE}", files[FACTS_FILE], problems)
+    masked = masks.Masks()
+    if MASKS_FILE in files:
+        masked = masks.read(f"{name}/{MASKS_FILE}", files[MASKS_FILE], problems)
     tools, more = _tools(files, name, problems)
     if not policies and not problems:
         problems.append(Problem(name, None, "no policies in it", "put a .cedar file there"))
@@ -107,6 +111,7 @@ def _built(
         policies=[replace(each, tokens=(), conditions=()) for each in policies],
         entities=store,
         facts=known,
+        masks=masked,
         # INVARIANT: a verdict follows from the files, which the hash names. What agents publish
         # is for checking rules, and never turns a value into another type.
         tools=tools,

@@ -1,5 +1,6 @@
 """What is wrong with a rules folder, said so that its author can mend it."""
 
+import tomllib
 from dataclasses import dataclass
 
 
@@ -25,3 +26,12 @@ class RulesInvalid(Exception):
         assert problems, "a folder without problems is valid"
         super().__init__("\n".join(map(str, problems)))
         self.problems = problems
+
+
+def line_of_error(error: tomllib.TOMLDecodeError, text: str) -> int | None:
+    """Return the line of a TOML text that an error is about, where it says."""
+    if "end of document" in str(error):
+        return text.rstrip().count("\n") + 1
+    words = str(error).split("line ")
+    digits = words[-1].split(",")[0] if len(words) > 1 else ""
+    return int(digits) if digits.isdecimal() else None

@@ -23,6 +23,7 @@ from proctor_policy.call import (
 from proctor_policy.entities import Entities
 from proctor_policy.facts import FactSet
 from proctor_policy.lexer import split
+from proctor_policy.masks import Masks
 from proctor_policy.origins import OriginIndex
 from proctor_policy.policy import Comparison, Policy, read
 from proctor_policy.problem import Problem
@@ -44,6 +45,7 @@ SLICES_MAX: Final = 4096
 """Subjects whose policies are kept ready; the least recently asked are let go."""
 
 _NO_TOOLS: Final = Tools()
+_NO_MASKS: Final = Masks()
 
 _EXPLANATION_CHARACTERS_MAX: Final = 300
 
@@ -65,6 +67,7 @@ class RuleSet:
         policies: Sequence[Policy],
         entities: Entities,
         facts: FactSet,
+        masks: Masks = _NO_MASKS,
         tools: Tools = _NO_TOOLS,
         warnings: tuple[Problem, ...] = (),
     ) -> None:
@@ -74,6 +77,8 @@ class RuleSet:
         self.policies = tuple(policies)
         self._entities = entities
         self._facts = facts
+        self.masks = masks
+        """What must not leave with the audit trail; it decides nothing."""
         self.tools = tools
         """The tools whose arguments are known."""
         self.warnings = warnings

@@ -29,8 +29,8 @@ class JsonRefused(ValueError):
     """Text that is not JSON, or that is larger or deeper than both ends allow."""
 
 
-class _Literal(str):
-    """A number as it was written."""
+class Number(str):
+    """A JSON number as it was written, which no Python number would keep."""
 
     __slots__ = ()
 
@@ -64,6 +64,16 @@ def checked(text: str) -> Json:
         raise JsonRefused(f"the document nests deeper than {JSON_DEPTH_MAX} levels")
     _decode(_PLAIN_DECODER, text)
     return Json(text)
+
+
+def parsed(text: Json) -> object:
+    """Return the value of a JSON document: dicts, lists, texts, booleans, None and `Number`s."""
+    return _decode(_LITERAL_DECODER, text)
+
+
+def written(value: object) -> Json:
+    """Return the canonical JSON of what `parsed` returns."""
+    return Json(_write(value, 0))
 
 
 def args_hash(canonical_args: Json) -> str:
@@ -121,7 +131,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 # Made once: building a decoder costs more than decoding what most tools are called with.
 _LITERAL_DECODER: Final = json.JSONDecoder(
-    parse_int=_Literal, parse_float=_Literal, parse_constant=_refuse_constant
+    parse_int=Number, parse_float=Number, parse_constant=_refuse_constant
 )
 # Numbers as text here too: Python refuses to convert integers of more than 4,300 digits.
 _PLAIN_DECODER: Final = json.JSONDecoder(
@@ -156,7 +166,7 @@ def _depth(text: str) -> int:
 
 
 def _write(value: object, depth: int) -> str:
-    # `_Literal` before `str`: a number is carried as the text it was written in.
+    # `Number` before `str`: a number is carried as the text it was written in.
     match value:
         case None:
             return "null"
@@ -164,7 +174,7 @@ def _write(value: object, depth: int) -> str:
             return "true"
         case False:
             return "false"
-        case _Literal():
+        case Number():
             return str(value)
         case str():
             return quoted(value)

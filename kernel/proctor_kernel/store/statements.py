@@ -408,6 +408,88 @@ DELETE_EXECUTION: Final[tuple[Delete, ...]] = (
 )
 """All that is kept of one run, the run itself last."""
 
+EVENTS_BY_POSITION: Final[Select[Any]] = (
+    select(EVENTS)
+    .where(
+        EVENTS.c.position >= bindparam("position"),
+        EVENTS.c.position < bindparam("settled"),
+        or_(
+            EVENTS.c.position > bindparam("position"),
+            EVENTS.c.execution_id > bindparam("after_execution"),
+            and_(
+                EVENTS.c.execution_id == bindparam("after_execution"),
+                EVENTS.c.event_seq > bindparam("after_seq"),
+            ),
+        ),
+    )
+    .order_by(EVENTS.c.position, EVENTS.c.execution_id, EVENTS.c.event_seq)
+    .limit(bindparam("row_limit"))
+)
+"""The events after a place in the order of commits."""
+
+SINK_BY_NAME: Final[Select[Any]] = select(SINKS).where(SINKS.c.name == bindparam("sink_name"))
+"""How far one exporter is."""
+
+ALL_SINKS: Final[Select[Any]] = select(SINKS).order_by(SINKS.c.name)
+"""How far every exporter is."""
+
+_HELD: Final = and_(SINKS.c.name == bindparam("of_sink"), SINKS.c.holder == bindparam("of_holder"))
+
+HOLD_SINK: Final[Update] = (
+    update(SINKS)
+    .where(SINKS.c.name == bindparam("of_sink"))
+    .values(holder=bindparam("new_holder"), held_until=bindparam("until"))
+)
+"""Let a process run an exporter."""
+
+ADVANCE_SINK: Final[Update] = (
+    update(SINKS)
+    .where(_HELD)
+    .values(
+        position=bindparam("new_position"),
+        execution_id=bindparam("new_execution_id"),
+        event_seq=bindparam("new_event_seq"),
+        shipped_to=bindparam("new_shipped_to"),
+        held_until=bindparam("until"),
+        failing_since=None,
+        error="",
+    )
+)
+"""Say how far an exporter has come, unless another process runs it now."""
+
+FAIL_SINK: Final[Update] = (
+    update(SINKS)
+    .where(_HELD)
+    .values(
+        failing_since=bindparam("since"),
+        error=bindparam("new_error"),
+        held_until=bindparam("until"),
+    )
+)
+"""Say why an exporter ships nothing."""
+
+RELEASE_SINK: Final[Update] = update(SINKS).where(_HELD).values(held_until=0)
+"""Let another process run an exporter at once."""
+
+DELETE_SINK: Final[tuple[Delete, ...]] = (
+    delete(REFUSALS).where(REFUSALS.c.sink == bindparam("of_sink")),
+    delete(SINKS).where(SINKS.c.name == bindparam("of_sink")),
+)
+"""Forget an exporter, with what it was refused."""
+
+REFUSALS_OF_SINK: Final[Select[Any]] = (
+    select(REFUSALS)
+    .where(REFUSALS.c.sink == bindparam("sink_name"))
+    .order_by(REFUSALS.c.refused_at.desc())
+    .limit(bindparam("row_limit"))
+)
+"""What a sink has refused, the latest first."""
+
+COUNT_REFUSALS: Final[Select[Any]] = select(
+    REFUSALS.c.sink, func.count().label("refused")
+).group_by(REFUSALS.c.sink)
+"""How many events each sink has refused."""
+
 LEAST_SHIPPED: Final[Select[Any]] = select(func.min(SINKS.c.position).label("position"))
 """How far the exporter that is furthest behind has shipped; null without exporters."""
 

@@ -1,0 +1,73 @@
+"""The names of what spans and log records carry. `deploy/semconv.md` says what each means.
+
+`GEN_AI_...`: OpenTelemetry's conventions for generative AI, whose Python constants are deprecated
+without a successor; the literals are theirs. There is none for decisions yet: `PROCTOR_...`.
+"""
+
+from typing import Final
+
+GEN_AI_OPERATION: Final = "gen_ai.operation.name"
+GEN_AI_AGENT: Final = "gen_ai.agent.name"
+GEN_AI_CONVERSATION: Final = "gen_ai.conversation.id"
+GEN_AI_MODEL: Final = "gen_ai.request.model"
+GEN_AI_INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
+GEN_AI_OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+GEN_AI_TOOL: Final = "gen_ai.tool.name"
+GEN_AI_TOOL_TYPE: Final = "gen_ai.tool.type"
+GEN_AI_TOOL_CALL: Final = "gen_ai.tool.call.id"
+GEN_AI_TOOL_ARGUMENTS: Final = "gen_ai.tool.call.arguments"
+GEN_AI_TOOL_RESULT: Final = "gen_ai.tool.call.result"
+ERROR_TYPE: Final = "error.type"
+
+EXECUTION: Final = "proctor.execution.id"
+EXECUTION_STATUS: Final = "proctor.execution.status"
+EXECUTION_INPUT: Final = "proctor.execution.input"
+EXECUTION_OUTPUT: Final = "proctor.execution.output"
+FAILURE_REASON: Final = "proctor.execution.failure_reason"
+CREATED_BY: Final = "proctor.execution.created_by"
+ON_BEHALF_OF: Final = "proctor.execution.on_behalf_of"
+ATTEMPTS: Final = "proctor.execution.attempts"
+STEPS: Final = "proctor.execution.steps"
+DENIALS: Final = "proctor.execution.denials"
+PASSED_OVER: Final = "proctor.execution.passed_over"
+
+STEP: Final = "proctor.step.id"
+STEP_KIND: Final = "proctor.step.kind"
+STEP_STATUS: Final = "proctor.step.status"
+STEP_TARGET: Final = "proctor.step.target"
+STEP_ARGUMENTS: Final = "proctor.step.arguments"
+STEP_RESULT: Final = "proctor.step.result"
+STEP_OCCURRENCE: Final = "proctor.step.occurrence"
+STEP_IDEMPOTENCY: Final = "proctor.step.idempotency"
+STEP_LABELS: Final = "proctor.step.labels"
+STEP_ATTEMPT: Final = "proctor.step.attempt"
+STEP_RUNS: Final = "proctor.step.runs"
+STEP_CHILD: Final = "proctor.step.child_execution"
+
+DECISION: Final = "proctor.decision"
+REASON: Final = "proctor.decision.reason"
+RULES: Final = "proctor.decision.rule_ids"
+RULESET: Final = "proctor.decision.ruleset"
+GATE: Final = "proctor.decision.gate"
+SHADOW: Final = "proctor.decision.shadow_rule_ids"
+RULE_ERRORS: Final = "proctor.decision.errors"
+POLICY_MICROS: Final = "proctor.decision.policy_micros"
+
+APPROVAL: Final = "proctor.approval.id"
+APPROVAL_STATUS: Final = "proctor.approval.status"
+APPROVERS: Final = "proctor.approval.approvers"
+QUORUM: Final = "proctor.approval.quorum"
+DECIDED_BY: Final = "proctor.approval.decided_by"
+RATIONALE: Final = "proctor.approval.rationale"
+MESSAGE: Final = "proctor.approval.message"
+EXPIRES_AT: Final = "proctor.approval.expires_at"
+
+DISPATCH: Final = "proctor.dispatch.id"
+ATTEMPT: Final = "proctor.attempt.number"
+ATTEMPT_OUTCOME: Final = "proctor.attempt.outcome"
+REPLAY: Final = "proctor.replay"
+
+EVENT_SEQ: Final = "proctor.event.seq"
+EVENT_HASH: Final = "proctor.event.hash"
+EVENT_PAYLOAD: Final = "proctor.event.payload"
+EVENT_IS_MASKED: Final = "proctor.event.masked"
