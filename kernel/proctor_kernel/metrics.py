@@ -50,6 +50,25 @@ RELOAD_FAILURES: Final = Gauge(
 RULES_FAILING: Final = Gauge(
     "proctor_rules_failing", "1 while the folder is not in force", multiprocess_mode="max"
 )
+EXPORTED: Final = Counter("proctor_export_events", "Events that a sink has taken", ["sink"])
+EXPORT_REFUSED: Final = Counter(
+    "proctor_export_refused", "Events that a sink refused for good", ["sink"]
+)
+EXPORT_FAILURES: Final = Counter(
+    "proctor_export_failures", "Times that a sink took nothing", ["sink"]
+)
+EXPORT_FAILING: Final = Gauge(
+    "proctor_export_failing",
+    "1 while a sink takes nothing",
+    ["sink"],
+    multiprocess_mode="max",
+)
+EXPORT_LAG: Final = Gauge(
+    "proctor_export_lag_seconds",
+    "Age of the oldest event that a sink has not taken",
+    ["sink"],
+    multiprocess_mode="max",
+)
 
 for _kind in StepKind:
     STEPS.labels(str(_kind))

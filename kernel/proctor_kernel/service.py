@@ -6,17 +6,20 @@ Any number of these may be at work on one PostgreSQL; on SQLite there is one.
 import asyncio
 import gc
 import logging
+import os
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from proctor.wire.calls import Lease
-from proctor_kernel import metrics, world
+from proctor_kernel import exporters, metrics, world
 from proctor_kernel.agents import Agents
 from proctor_kernel.announce import Announcer
 from proctor_kernel.ask import Ask
 from proctor_kernel.attempts import Attempts
+from proctor_kernel.audit import sinks
+from proctor_kernel.audit.follow import Progress
 from proctor_kernel.bundles import Bundles
 from proctor_kernel.core import events
 from proctor_kernel.core.state import State
@@ -137,6 +140,14 @@ class Service:
         if announcer is not None:
             self.wakes.listen("approval", announcer.wake)
             loops.append(announcer.run())
+        loops += exporters.loops(
+            sinks.chosen(self.settings.export, os.environ),
+            database=self.database,
+            rules=lambda: self.rules.rules,
+            key=_mask_key(self.settings),
+            from_now=self.settings.export_from == "now",
+            told=_count_export,
+        )
         if self.settings.config is not None:
             provisioner = Provisioner(Path(self.settings.config), self.agents)
             await provisioner.apply()
@@ -268,6 +279,20 @@ def _seal(settings: Settings) -> Seal | None:
     if settings.secret_key is None:
         return None
     return Seal(settings.secret_key.get_secret_value())
+
+
+def _mask_key(settings: Settings) -> bytes:
+    secret = settings.mask_key or settings.secret_key
+    # Without either, hashes are equal within this process only.
+    return exporters.mask_key(world.new_id() if secret is None else secret.get_secret_value())
+
+
+def _count_export(sink: str, progress: Progress) -> None:
+    metrics.EXPORTED.labels(sink).inc(progress.shipped)
+    metrics.EXPORT_REFUSED.labels(sink).inc(progress.refused)
+    metrics.EXPORT_FAILURES.labels(sink).inc(progress.failures)
+    metrics.EXPORT_FAILING.labels(sink).set(bool(progress.error))
+    metrics.EXPORT_LAG.labels(sink).set(progress.lag_seconds)
 
 
 def _micros(seconds: int | None) -> int | None:

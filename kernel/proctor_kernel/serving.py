@@ -72,6 +72,21 @@ DeadlineSeconds = Annotated[
     int | None,
     typer.Option(envvar="PROCTOR_DEADLINE_SECONDS", help="How long a run may take in all."),
 ]
+Export = Annotated[
+    list[str] | None,
+    typer.Option(
+        envvar="PROCTOR_EXPORT",
+        help="Where the audit trail goes: otlp-traces, otlp-logs, jsonl:PATH, stdout; repeat for "
+        "several. OTLP is set up by the OTEL_EXPORTER_OTLP_... variables.",
+    ),
+]
+ExportFrom = Annotated[
+    str,
+    typer.Option(
+        envvar="PROCTOR_EXPORT_FROM",
+        help="Where a sink begins that was not there before: beginning or now.",
+    ),
+]
 LogLevel = Annotated[
     str, typer.Option(envvar="PROCTOR_LOG_LEVEL", help="debug, info, warning or error.")
 ]
@@ -91,6 +106,8 @@ def dev(
     approval_seconds: ApprovalSeconds = 900,
     approvals_webhook: ApprovalsWebhook = None,
     deadline_seconds: DeadlineSeconds = None,
+    export: Export = None,
+    export_from: ExportFrom = "beginning",
     log_level: LogLevel = "info",
     log_format: LogFormat = "text",
 ) -> None:
@@ -117,6 +134,9 @@ def dev(
         approvals_webhook=approvals_webhook,
         approvals_webhook_secret=os.environ.get("PROCTOR_APPROVALS_WEBHOOK_SECRET"),
         deadline_seconds=deadline_seconds,
+        export=tuple(export or ()),
+        export_from=export_from,
+        mask_key=os.environ.get("PROCTOR_MASK_KEY") or None,
         log_level=log_level,
         log_format=log_format,
     )
@@ -190,13 +210,15 @@ def serve(
             envvar="PROCTOR_DRAIN_SECONDS", help="Time for requests under way when it stops."
         ),
     ] = 10,
+    export: Export = None,
+    export_from: ExportFrom = "beginning",
     log_level: LogLevel = "info",
     log_format: LogFormat = "text",
 ) -> None:
     """Run a server for others: every caller proves who it is.
 
     PROCTOR_SECRET_KEY encrypts the secrets of agents; PROCTOR_BOOTSTRAP_TOKEN, where it is set, is
-    a bearer token with every scope.
+    a bearer token with every scope; PROCTOR_MASK_KEY keys the hashes of masked values.
     """
     secret_key = os.environ.get("PROCTOR_SECRET_KEY")
     if not secret_key:
@@ -239,6 +261,9 @@ def serve(
         allow_private_webhooks=allow_private_webhooks,
         database_connections_max=database_connections,
         drain_seconds=drain_seconds,
+        export=tuple(export or ()),
+        export_from=export_from,
+        mask_key=os.environ.get("PROCTOR_MASK_KEY") or None,
         log_level=log_level,
         log_format=log_format,
     )
@@ -345,7 +370,7 @@ def _socket(settings: Settings) -> socket.socket:
 def _with_secrets(settings: Settings) -> str:
     """Return settings for a worker, secrets in the clear: its environment is our own."""
     shown = settings.model_dump(mode="json")
-    for name in ("bootstrap_token", "secret_key", "approvals_webhook_secret"):
+    for name in ("bootstrap_token", "secret_key", "mask_key", "approvals_webhook_secret"):
         value = getattr(settings, name)
         shown[name] = None if value is None else value.get_secret_value()
     return json.dumps(shown)

@@ -73,6 +73,12 @@ class Settings(BaseModel):
     database_connections_max: Annotated[int, Field(ge=2)] = 10
     drain_seconds: Annotated[int, Field(ge=0)] = 10
     """How long requests under way may take to end when the service stops."""
+    export: tuple[str, ...] = ()
+    """Sinks that the log is shipped to; empty: those that the standard variables name."""
+    export_from: Literal["beginning", "now"] = "beginning"
+    """Where a sink begins that was not there before."""
+    mask_key: SecretStr | None = None
+    """Keys the hashes of masked values; None: derived from `secret_key`."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
 

@@ -1,10 +1,12 @@
 """An OTLP receiver over HTTP and gRPC that keeps what it is sent, and can be down or choosy."""
 
 import gzip
+import socket
 import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -33,6 +35,7 @@ class Receiver:
         self.port = 0
         self._server: ThreadingHTTPServer | None = None
         self._grpc: Any = None
+        self._connections: list[socket.socket] = []
 
     def start(self, port: int = 0) -> None:
         """Listen for HTTP; on the port of before, when it was stopped."""
@@ -40,6 +43,10 @@ class Receiver:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+
+            def setup(self) -> None:
+                super().setup()
+                receiver._connections.append(self.connection)
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -56,6 +63,7 @@ class Receiver:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", port or self.port), Handler)
         self._server.daemon_threads = True
+        self._server.block_on_close = False
         self.port = self._server.server_port
         self.url = f"http://127.0.0.1:{self.port}"
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
@@ -87,6 +95,10 @@ class Receiver:
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
+            for connection in self._connections:
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+            self._connections.clear()
             self._server = None
         if self._grpc is not None:
             self._grpc.stop(0).wait()

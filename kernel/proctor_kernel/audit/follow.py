@@ -86,10 +86,12 @@ class Follower:
         holder: str,
         now_micros: Callable[[], int],
         from_now: bool = False,
+        backoff_seconds: float = BACKOFF_SECONDS,
         told: Callable[[str, Progress], None] = lambda name, progress: None,
     ) -> None:
         """`name`: of the stored cursor. `holder`: this process. `from_now`: skip what is there.
 
+        `backoff_seconds`: before the second try when the sink is down; doubled for each after it.
         `told` is called with what has changed since the last call.
         """
         self._name = name
@@ -99,6 +101,7 @@ class Follower:
         self._holder = holder
         self._now_micros = now_micros
         self._from_now = from_now
+        self._backoff_seconds = backoff_seconds
         self._told = told
         self._after: Place | None = None
         self._renewed_at = 0
@@ -142,7 +145,7 @@ class Follower:
         return await self._projector.project(found)
 
     async def _until_shipped(self, batch: list[Leaving | Broken]) -> None:
-        backoff, failures = BACKOFF_SECONDS, 0
+        backoff, failures = self._backoff_seconds, 0
         while True:
             try:
                 refused = await self._shipped(batch, in_doubt=failures >= DOUBTS_AFTER)

@@ -170,10 +170,9 @@ class _Answers:
         if self._status is not None:
             message = f"HTTP {self._status} {self._body}".strip()
             return (SinkRefused if self._status in REFUSED_STATUS else SinkDown)(message)
-        message = self._said[-1].getMessage() if self._said else "it cannot be reached"
-        codes = {
-            str(getattr(each, "name", "")) for record in self._said for each in record.args or ()
-        }
+        message = _cause(self._said)
+        given = [each for record in self._said for each in record.args or ()]
+        codes = {str(getattr(each, "name", "")) for each in given}
         is_too_large = "max_request_size" in message
         refused = is_too_large or not codes.isdisjoint(_REFUSED_CODES)
         return (SinkRefused if refused else SinkDown)(message)
@@ -184,6 +183,14 @@ class _Answers:
             self._body = " ".join(response.text.split())[:200]
             return
         self.rejected = _rejected(response.content, response.headers.get("Content-Type", ""))
+
+
+def _cause(said: Sequence[logging.LogRecord]) -> str:
+    """Return why a request failed: what made it be tried again, or else what ended it."""
+    for record in said:
+        if str(record.msg).startswith("Transient error") and isinstance(record.args, tuple):
+            return str(record.args[0])
+    return said[-1].getMessage() if said else "it cannot be reached"
 
 
 def _rejected(body: bytes, content_type: str) -> str:
@@ -219,7 +226,8 @@ class _Heard:
 
     def __enter__(self) -> None:
         for name in self._LOGGERS:
-            logging.getLogger(name).addFilter(self._take)
+            # First of all: the exporters' own filter keeps repeated messages back.
+            logging.getLogger(name).filters.insert(0, self._take)
 
     def __exit__(self, *_: object) -> None:
         for name in self._LOGGERS:
