@@ -69,5 +69,4 @@ REPLAY: Final = "proctor.replay"
 
 EVENT_SEQ: Final = "proctor.event.seq"
 EVENT_HASH: Final = "proctor.event.hash"
-EVENT_PAYLOAD: Final = "proctor.event.payload"
 EVENT_IS_MASKED: Final = "proctor.event.masked"

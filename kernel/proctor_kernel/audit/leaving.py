@@ -4,6 +4,7 @@ Exporters see runs piece by piece. What is known of a run by then is kept while 
 otherwise made again from its log, so that a process that takes over goes on with the same spans.
 """
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,9 @@ from proctor_kernel.core.state import State
 from proctor_kernel.store import rows, statements
 from proctor_kernel.store.database import Database, Row
 from proctor_kernel.store.log import row_of
+
+_BETWEEN_PAUSES: Final = 10
+"""Events after which others get their turn: about a millisecond."""
 
 KNOWN_BYTES_MAX: Final = 64 * 1024 * 1024
 """Payload of the runs that are kept at hand."""
@@ -88,7 +92,9 @@ class Projector:
         """
         redactor = self._redactor()
         leaving: list[Leaving | Broken] = []
-        for values in found:
+        for number, values in enumerate(found):
+            if number % _BETWEEN_PAUSES == 0:
+                await asyncio.sleep(0)
             row = row_of(values)
             place = Place(values["position"], row.execution_id, row.seq)
             if row.execution_id in self._broken:

@@ -27,6 +27,7 @@ ECHOES_MAX: Final = 5000
 
 GONE: Final = "[masked]"
 
+_GONE: Final = identity.quoted(GONE)
 _TOO_MANY: Final = identity.quoted("[masked: the run has too many masked values to look for]")
 
 _FREE_TEXTS: Final = frozenset(
@@ -42,9 +43,6 @@ _FREE_TEXTS: Final = frozenset(
     }
 )
 """Texts that people, agents or engines write; the others are names and hashes."""
-
-_NEVER: Final = ("configuration", "binding")
-"""How an agent reaches what it holds: nobody who reads a trail needs it."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +123,9 @@ class Redactor:
 
         `agent_id`: of the run. `target`: what the event's step calls; "" for other events.
         """
-        changes: dict[str, Any] = {}
+        changes: dict[str, Any] = dict(_dropped(event))
+        if not self.masks.masks and not changes:
+            return event, echoes
         found: dict[str, str] = {}
         for name, part, owner in _parts(event, agent_id, target):
             text = getattr(event, name)
@@ -133,7 +133,6 @@ class Redactor:
             if paths:
                 changes[name] = self._masked(text, paths, found)
         echoes = echoes.with_more(found)
-        changes |= dict(_dropped(event))
         if echoes.tokens:
             changes |= dict(_without(echoes, replace(event, **changes)))
         if "args" in changes:
@@ -179,9 +178,14 @@ def _parts(event: events.Event, agent_id: str, target: str) -> Iterator[tuple[st
 
 
 def _dropped(event: events.Event) -> Iterator[tuple[str, Json]]:
-    for name in _NEVER:
-        if getattr(event, name, None) is not None:
-            yield name, identity.quoted(GONE)
+    """Yield how an agent reaches what it holds: nobody who reads a trail needs it."""
+    match event:
+        case events.ResourceRegistered():
+            yield "configuration", _GONE
+        case events.ResourceBound():
+            yield "binding", _GONE
+        case _:
+            return
 
 
 def _without(echoes: Echoes, event: events.Event) -> Iterator[tuple[str, Any]]:

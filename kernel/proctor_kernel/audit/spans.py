@@ -58,8 +58,7 @@ def follow(trace: Trace, record: Record) -> tuple[Trace, tuple[Span, ...]]:
 
     Raises `IllegalTransition` as `evolve` does, for a log that nobody can have written.
     """
-    before = trace.state
-    after = replace(trace, state=evolve(before, record))
+    after = Trace(evolve(trace.state, record), trace.steps, trace.attempt, trace.moments)
     event, at = record.event, record.at
     match event:
         case events.ExecutionCreated():
@@ -207,7 +206,7 @@ def _attempt_ended(trace: Trace, at: int, outcome: str, failure: str | None) -> 
 def _stepped(trace: Trace, event: events.StepEvent, at: int) -> tuple[Trace, tuple[Span, ...]]:
     step = trace.state.steps[event.step_id]
     if isinstance(event, events.StepProposed):
-        return replace(trace, steps=trace.steps.set(step.step_id, OpenStep(at))), ()
+        return _with_steps(trace, trace.steps.set(step.step_id, OpenStep(at))), ()
     known = trace.steps.get(step.step_id, OpenStep(at))
     match event:
         case events.StepAllowed() | events.StepAwaitingApproval() | events.StepDenied():
@@ -216,7 +215,8 @@ def _stepped(trace: Trace, event: events.StepEvent, at: int) -> tuple[Trace, tup
                 known, Moment("decision", at, said | given({names.RULES: event.rule_ids}))
             )
         case events.StepExecuting():
-            known = _with(replace(known, runs=known.runs + 1), Moment("executing", at))
+            known = OpenStep(known.proposed_at, known.runs + 1, known.moments)
+            known = _with(known, Moment("executing", at))
         case events.StepSpawned():
             said = {names.STEP_CHILD: event.execution_id}
             known = _with(known, Moment("subagent", at, said))
@@ -225,9 +225,9 @@ def _stepped(trace: Trace, event: events.StepEvent, at: int) -> tuple[Trace, tup
         case _:
             assert_never(event)
     if not step.status.is_terminal:
-        return replace(trace, steps=trace.steps.set(step.step_id, known)), ()
+        return _with_steps(trace, trace.steps.set(step.step_id, known)), ()
     left = trace.steps.delete(step.step_id) if step.step_id in trace.steps else trace.steps
-    return replace(trace, steps=left), (calls.of_step(trace.state, step, known, at),)
+    return _with_steps(trace, left), (calls.of_step(trace.state, step, known, at),)
 
 
 def _said_by(
@@ -247,7 +247,11 @@ def _said_by(
 
 
 def _with(known: OpenStep, moment: Moment) -> OpenStep:
-    return replace(known, moments=(*known.moments, moment)[:MOMENTS_MAX])
+    return OpenStep(known.proposed_at, known.runs, (*known.moments, moment)[:MOMENTS_MAX])
+
+
+def _with_steps(trace: Trace, steps: Map[str, OpenStep]) -> Trace:
+    return Trace(trace.state, steps, trace.attempt, trace.moments)
 
 
 def _with_moment(trace: Trace, moment: Moment) -> Trace:
