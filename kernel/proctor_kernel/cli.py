@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from proctor_kernel import serving
+from proctor_kernel.audit_cli import audit_app
 from proctor_kernel.client_cli import add_policy_commands, register
 from proctor_policy import starter
 from proctor_policy.cli import policy_app
@@ -16,6 +17,7 @@ app.command()(serving.serve)
 add_policy_commands(policy_app)
 app.add_typer(policy_app, name="policy")
 register(app)
+app.add_typer(audit_app, name="audit")
 
 
 @app.callback()

@@ -14,6 +14,9 @@ from proctor.wire.words import ErrorCode, Reason
 from proctor_kernel import world
 from proctor_kernel.ask import Ask
 from proctor_kernel.attempts import Attempts
+from proctor_kernel.audit import signing
+from proctor_kernel.audit.checkpointing import CHECKPOINT_SECONDS, Checkpointer
+from proctor_kernel.audit.signing import Signer
 from proctor_kernel.core import events
 from proctor_kernel.core.commands import Deny, Grant
 from proctor_kernel.core.state import State
@@ -45,7 +48,14 @@ Run = Callable[[Attempts, Delivery], Awaitable[None]]
 class InProcessKernel:
     """The kernel as clients of this process see it: the SDK's `ClientPort`."""
 
-    def __init__(self, *, database: SQLite, rules: Watcher, deliver: Mapping[str, Run]) -> None:
+    def __init__(
+        self,
+        *,
+        database: SQLite,
+        rules: Watcher,
+        deliver: Mapping[str, Run],
+        signer: Signer | None,
+    ) -> None:
         self._agents = frozenset(deliver)
         self._queries = Queries(database)
         self._rules = rules
@@ -78,7 +88,15 @@ class InProcessKernel:
             {agent_id: partial(run, attempts) for agent_id, run in deliver.items()},
             world.now_micros,
         )
-        self._sweeping: asyncio.Task[None] | None = None
+        self._checkpointer = None
+        if signer is not None:
+            self._checkpointer = Checkpointer(
+                database=database,
+                signer=signer,
+                now_micros=world.now_micros,
+                seconds=CHECKPOINT_SECONDS,
+            )
+        self._loops: list[asyncio.Task[None]] = []
 
     async def resume(self) -> None:
         """Take up the runs that were under way when the last process ended."""
@@ -89,15 +107,19 @@ class InProcessKernel:
                 _logger.warning(
                     "execution %s waits: its agent %r is not embedded here", execution_id, agent_id
                 )
-        self._sweeping = asyncio.create_task(self._sweep.run(), name="sweep")
+        self._loops.append(asyncio.create_task(self._sweep.run(), name="sweep"))
+        if self._checkpointer is not None:
+            self._loops.append(asyncio.create_task(self._checkpointer.run(), name="checkpoints"))
 
     async def close(self) -> None:
         """Interrupt the handlers; their runs go on at the next start."""
-        stopping = [*self._following, *([self._sweeping] if self._sweeping else [])]
+        stopping = [*self._following, *self._loops]
         for task in stopping:
             task.cancel()
         await asyncio.gather(*stopping, return_exceptions=True)
         await self._driver.close()
+        if self._checkpointer is not None:
+            await self._checkpointer.sign_off()
 
     async def create_execution(
         self,
@@ -228,6 +250,7 @@ async def open_kernel(
     Raises:
         RulesInvalid: the rules do not load, and `invalid_rules` is "refuse".
         StoreError: the database cannot be used, or another process has it open.
+        KeyUnusable: the key beside the database, which signs its checkpoints, cannot be used.
     """
     with alone(database):
         store = SQLite(database, synchronous)
@@ -239,7 +262,13 @@ async def open_kernel(
                 invalid_rules=invalid_rules,
                 requires_tests=reload_requires_tests,
             )
-            kernel = InProcessKernel(database=store, rules=watcher, deliver=deliver)
+            key = signing.own(database)
+            kernel = InProcessKernel(
+                database=store,
+                rules=watcher,
+                deliver=deliver,
+                signer=None if key is None else signing.load(key),
+            )
             watching = asyncio.create_task(watcher.run(), name="watch rules")
             try:
                 await kernel.resume()

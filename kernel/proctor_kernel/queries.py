@@ -5,6 +5,7 @@ from typing import Final
 from proctor.wire.calls import WireError
 from proctor.wire.words import ApprovalStatus, ErrorCode, StepStatus
 from proctor_kernel import views
+from proctor_kernel.core import checkpoints
 from proctor_kernel.store import statements
 from proctor_kernel.store.database import Database, Row
 from proctor_kernel.views import View
@@ -148,6 +149,13 @@ class Queries:
             views.agent(row, bundles.get(row["id"]))
             for row in await self._database.read(statements.ALL_AGENTS)
         ]
+
+    async def last_checkpoint(self) -> tuple[int, str]:
+        """Return number and hash of the last checkpoint; 0 and zeros before the first."""
+        found = await self._database.read(statements.LAST_CHECKPOINT)
+        if not found:
+            return 0, checkpoints.BEFORE_FIRST
+        return found[0]["number"], checkpoints.digest(found[0]["body"])
 
     async def api_keys(self) -> list[View]:
         """Return every key, the oldest first, without the tokens."""

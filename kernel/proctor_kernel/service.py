@@ -18,8 +18,10 @@ from proctor_kernel.agents import Agents
 from proctor_kernel.announce import Announcer
 from proctor_kernel.ask import Ask
 from proctor_kernel.attempts import Attempts
-from proctor_kernel.audit import sinks
+from proctor_kernel.audit import signing, sinks
+from proctor_kernel.audit.checkpointing import Checkpointer
 from proctor_kernel.audit.follow import Progress
+from proctor_kernel.audit.signing import Signer
 from proctor_kernel.bundles import Bundles
 from proctor_kernel.core import events
 from proctor_kernel.core.state import State
@@ -54,9 +56,17 @@ class Service:
     """What the routes are given."""
 
     def __init__(
-        self, *, settings: Settings, database: Database, rules: Watcher, seal: Seal | None
+        self,
+        *,
+        settings: Settings,
+        database: Database,
+        rules: Watcher,
+        seal: Seal | None,
+        signer: Signer | None = None,
     ) -> None:
+        """`signer`: signs checkpoints of the log; None: nothing is signed."""
         self.settings = settings
+        self.signer = signer
         self.database = database
         self.rules = rules
         relay = database.notify if isinstance(database, Postgres) else None
@@ -106,7 +116,16 @@ class Service:
             runs=self.runs,
             now_micros=world.now_micros,
             retention_micros=_micros(settings.retention_seconds),
+            signer=signer,
         )
+        self._checkpointer = None
+        if signer is not None:
+            self._checkpointer = Checkpointer(
+                database=database,
+                signer=signer,
+                now_micros=world.now_micros,
+                seconds=settings.checkpoint_seconds,
+            )
         private = settings.allow_private_webhooks or settings.is_dev
         self._webhooks = Webhooks(
             kernel=self.kernel,
@@ -131,6 +150,8 @@ class Service:
             self._webhooks.run(),
             self._refresh(),
         ]
+        if self._checkpointer is not None:
+            loops.append(self._checkpointer.run())
         if isinstance(self.database, Postgres):
             loops.append(self.wakes.run())
             self.database.listen(self.wakes.heard, self._stale.set)
@@ -165,6 +186,8 @@ class Service:
             await self._webhooks.close()
             if self.oidc is not None:
                 await self.oidc.aclose()
+            if self._checkpointer is not None:
+                await self._checkpointer.sign_off()
 
     def _happened(self, state: State, happened: Sequence[events.Event]) -> None:
         metrics.count(state, happened)
@@ -245,10 +268,12 @@ async def open_service(settings: Settings) -> AsyncIterator[Service]:
     """Open the database, load the rules, and run a service for the time of a block.
 
     Raises:
-        StoreError: the database cannot be used. RulesInvalid: the rules do not load, and
+        StoreError: the database cannot be used. KeyUnusable: the signing key cannot.
+        RulesInvalid: the rules do not load, and
             `invalid_rules` is "refuse". ManifestInvalid: the manifest of agents is not one.
     """
     async with AsyncExitStack() as stack:
+        signer = None if settings.signing_key is None else signing.load(Path(settings.signing_key))
         database = await _opened(settings, stack)
         rules = await watched(
             Path(settings.rules),
@@ -257,7 +282,13 @@ async def open_service(settings: Settings) -> AsyncIterator[Service]:
             invalid_rules=settings.invalid_rules,
             requires_tests=settings.reload_requires_tests,
         )
-        service = Service(settings=settings, database=database, rules=rules, seal=_seal(settings))
+        service = Service(
+            settings=settings,
+            database=database,
+            rules=rules,
+            seal=_seal(settings),
+            signer=signer,
+        )
         await stack.enter_async_context(service.at_work())
         yield service
 

@@ -87,6 +87,17 @@ ExportFrom = Annotated[
         help="Where a sink begins that was not there before: beginning or now.",
     ),
 ]
+SigningKey = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="PROCTOR_SIGNING_KEY",
+        help="Signs checkpoints of the log; make one: proctor audit keygen.",
+    ),
+]
+CheckpointSeconds = Annotated[
+    int,
+    typer.Option(envvar="PROCTOR_CHECKPOINT_SECONDS", help="Between two checkpoints of the log."),
+]
 LogLevel = Annotated[
     str, typer.Option(envvar="PROCTOR_LOG_LEVEL", help="debug, info, warning or error.")
 ]
@@ -108,6 +119,8 @@ def dev(
     deadline_seconds: DeadlineSeconds = None,
     export: Export = None,
     export_from: ExportFrom = "beginning",
+    signing_key: SigningKey = None,
+    checkpoint_seconds: CheckpointSeconds = 60,
     log_level: LogLevel = "info",
     log_format: LogFormat = "text",
 ) -> None:
@@ -137,6 +150,8 @@ def dev(
         export=tuple(export or ()),
         export_from=export_from,
         mask_key=os.environ.get("PROCTOR_MASK_KEY") or None,
+        signing_key=_path(signing_key or _own_signing_key(database)),
+        checkpoint_seconds=checkpoint_seconds,
         log_level=log_level,
         log_format=log_format,
     )
@@ -174,6 +189,8 @@ def serve(
             help="How long runs that ended are kept; for ever by default.",
         ),
     ] = None,
+    signing_key: SigningKey = None,
+    checkpoint_seconds: CheckpointSeconds = 60,
     webhook_host: Annotated[
         list[str] | None,
         typer.Option(
@@ -257,6 +274,8 @@ def serve(
         approvals_webhook_secret=os.environ.get("PROCTOR_APPROVALS_WEBHOOK_SECRET"),
         deadline_seconds=deadline_seconds,
         retention_seconds=retention_seconds,
+        signing_key=_path(signing_key),
+        checkpoint_seconds=checkpoint_seconds,
         webhook_hosts=tuple(webhook_host or ()),
         allow_private_webhooks=allow_private_webhooks,
         database_connections_max=database_connections,
@@ -300,6 +319,7 @@ def _run(**given: Any) -> None:
 
 def _check(settings: Settings) -> None:
     """Open everything once, so that what is wrong is said before anything listens."""
+    from proctor_kernel.audit.signing import KeyUnusable
     from proctor_kernel.provision import ManifestInvalid
     from proctor_kernel.service import open_service
     from proctor_kernel.store.database import StoreError
@@ -312,7 +332,7 @@ def _check(settings: Settings) -> None:
     _log_to_stderr(settings)
     try:
         asyncio.run(opened())
-    except (StoreError, RulesInvalid, ManifestInvalid, ValueError) as error:
+    except (StoreError, KeyUnusable, RulesInvalid, ManifestInvalid, ValueError) as error:
         _stop(str(error))
 
 
@@ -393,6 +413,15 @@ def _own_key(database: str) -> str:
     return key
 
 
+def _own_signing_key(database: str) -> Path | None:
+    from proctor_kernel.audit import signing
+
+    try:
+        return signing.own(database)
+    except signing.KeyUnusable as error:
+        _stop(str(error))
+
+
 class _JsonLines(logging.Formatter):
     """One JSON object a line."""
 
@@ -402,6 +431,7 @@ class _JsonLines(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
+            **getattr(record, "fields", {}),
         }
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)

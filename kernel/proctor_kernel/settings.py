@@ -63,6 +63,9 @@ class Settings(BaseModel):
     """How long a run may take in all; None: as long as it likes."""
     retention_seconds: Annotated[int, Field(ge=1)] | None = None
     """How long runs that ended are kept; None: for ever."""
+    signing_key: str | None = None
+    """File with the Ed25519 key that signs checkpoints of the log; None: nothing is signed."""
+    checkpoint_seconds: Annotated[int, Field(ge=1)] = 60
     webhook_hosts: tuple[str, ...] = ()
     """Hosts that agents may be at (`*.example.com` is its subdomains); empty: any."""
     allow_private_webhooks: bool = False

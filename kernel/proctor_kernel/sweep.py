@@ -13,12 +13,15 @@ from sqlalchemy import Select
 
 from proctor.wire.calls import WireError
 from proctor.wire.words import Reason
+from proctor_kernel.audit.signing import Signer
+from proctor_kernel.core import checkpoints
 from proctor_kernel.core.commands import CancelExecution, Expire
 from proctor_kernel.kernel import Kernel
 from proctor_kernel.runs import Runs
 from proctor_kernel.store import statements
-from proctor_kernel.store.database import Database, Row, StoreError
+from proctor_kernel.store.database import Change, Database, Row, StoreError
 from proctor_kernel.store.log import LostRace
+from proctor_kernel.store.rows import Values
 
 SWEEP_SECONDS: Final = 1.0
 """How often everything is looked at; what this kernel knows of is done on the dot."""
@@ -41,8 +44,13 @@ class Sweep:
         runs: Runs,
         now_micros: Callable[[], int],
         retention_micros: int | None = None,
+        signer: Signer | None = None,
     ) -> None:
-        """`retention_micros`: how long runs that ended are kept; None: for ever."""
+        """`retention_micros`: how long runs that ended are kept; None: for ever.
+
+        `signer`: signs for what retention deletes, so that an auditor does not miss it.
+        """
+        self._signer = signer
         self._database = database
         self._kernel = kernel
         self._runs = runs
@@ -125,8 +133,18 @@ class Sweep:
             async with self._database.exclusively(f"retention:{row['id']}") as block:
                 for statement in statements.DELETE_EXECUTION:
                     await block.run(statement, of_execution=row["id"])
+                forgotten = self._forgotten(row["id"])
+                await block.put([Change(statements.FORGOTTEN, [forgotten], replace=True)])
         if expired:
             _logger.info("retention: forgot %d executions", len(expired))
+
+    def _forgotten(self, execution_id: str) -> Values:
+        now = self._now_micros()
+        row: Values = {"execution_id": execution_id, "forgotten_at": now}
+        if self._signer is None:
+            return row | {"key_id": "", "signature": ""}
+        signature = self._signer.sign("deletion", checkpoints.deletion(execution_id, now))
+        return row | {"key_id": self._signer.key_id, "signature": signature}
 
     async def _pause(self) -> None:
         seconds = SWEEP_SECONDS

@@ -82,13 +82,13 @@ async def test_killing_replicas_loses_and_doubles_nothing(tmp_path: Path) -> Non
                 task.cancel()
             await asyncio.gather(killing, *workers, return_exceptions=True)
         database = await open_postgres(url)
-        report = await verify(database)
+        report = await verify(url)
         steps = await database.read(statements.STEPS.select())
         await database.aclose()
 
     assert len(kills) >= 3, "it was over before anything happened to it"
     assert set(statuses.values()) == {"completed"}, collections.Counter(statuses.values())
-    assert report.breaks == ()
+    assert report.findings == ()
     per_run = collections.Counter(row["execution_id"] for row in steps)
     assert set(per_run.values()) == {5}, "a step was recorded twice, or is lost"
     assert {row["status"] for row in steps} <= {"succeeded", "failed"}

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from proctor_kernel.audit.verify import verify
-from proctor_kernel.store.sqlite import SQLite
 
 VICTIM = Path(__file__).with_name("victim.py")
 KILLED = -9
@@ -42,9 +41,7 @@ def lines(folder: Path, file: str) -> list[list[str]]:
 
 def check(folder: Path) -> None:
     """Check what must hold once the run has come to its end."""
-    database = SQLite(str(folder / "proctor.db"), "FULL")
-    report = asyncio.run(verify(database))
-    database.close()
+    report = asyncio.run(verify(str(folder / "proctor.db")))
     with sqlite3.connect(folder / "proctor.db") as reading:
         runs = dict(reading.execute("SELECT id, status FROM executions").fetchall())
         steps = reading.execute(
@@ -60,7 +57,7 @@ def check(folder: Path) -> None:
         if tool == "pay"
     )
 
-    assert report.breaks == ()
+    assert report.findings == ()
     assert set(runs.values()) == {"completed"}, "a run is stuck"
     assert not [each for each in paid.values() if each > 1], "an at_most_once body ran twice"
     for execution_id, number in lines(folder, "acknowledged"):

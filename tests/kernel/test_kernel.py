@@ -86,12 +86,12 @@ async def test_two_kernels_on_one_run_lose_nothing_to_each_other(path: Path) -> 
         *(ours.apply("run", submit(lease, "more")) for _ in range(5)),
     )
     ours_state, theirs_state = await ours.load("run"), await theirs.load("run")
-    report = await verify(databases[0])
+    report = await verify(str(path))
     for database in databases:
         database.close()
 
     assert {answered(reply).decision for reply in replies} == {Answer.RECORDED, Answer.PROCEED}
-    assert report.breaks == ()
+    assert report.findings == ()
     assert [ours_state.steps[step_id].result for step_id in steps] == [
         str(number) for number in range(20)
     ]
@@ -168,7 +168,7 @@ async def test_a_replay_asks_the_policies_nothing(database: SQLite) -> None:
 
 
 async def test_whoever_stops_waiting_does_not_leave_a_state_that_the_log_does_not_have(
-    database: SQLite,
+    database: SQLite, path: Path
 ) -> None:
     kernel = kernel_on(database)
     lease = await begun(kernel, "run")
@@ -183,4 +183,4 @@ async def test_whoever_stops_waiting_does_not_leave_a_state_that_the_log_does_no
 
     assert again.decision is Answer.PROCEED
     assert next_call.step_id != again.step_id
-    assert (await verify(database)).breaks == ()
+    assert (await verify(str(path))).findings == ()

@@ -204,6 +204,27 @@ async def deny_approval(request: Request, approval_id: str) -> Response:
     return await _decided(request, approval_id, Deny)
 
 
+@router.get("/v0/audit/key", responses=documents.SIGNING_KEY)
+async def get_signing_key(request: Request) -> Response:
+    """Read the public key that checkpoints of the log are signed with, and the last of them."""
+    await _client(request)
+    service, _ = parts(request)
+    if service.signer is None:
+        raise WireError(
+            ErrorCode.NOT_FOUND, "this server signs no checkpoints; start it with --signing-key"
+        )
+    with errors_on_the_wire():
+        number, digest = await service.queries.last_checkpoint()
+    return answer(
+        {
+            "key_id": service.signer.key_id,
+            "public_key": service.signer.public_pem,
+            "checkpoint": number,
+            "checkpoint_hash": digest,
+        }
+    )
+
+
 @router.post(
     "/v0/api-keys",
     status_code=201,

@@ -71,6 +71,15 @@ class NewApiKeyView(ApiKeyView):
     token: str
 
 
+class SigningKeyView(BaseModel):
+    """What checkpoints are signed with, and the last of them."""
+
+    key_id: str
+    public_key: str
+    checkpoint: int
+    checkpoint_hash: str
+
+
 def _of(model: Any, status: int = 200) -> Responses:
     return {status: {"model": model}}
 
@@ -89,6 +98,7 @@ APPROVAL: Final = _of(Approval)
 APPROVALS: Final = _of(list[Approval])
 POLICY: Final = _of(PolicyStatus)
 API_KEYS: Final = _of(list[ApiKeyView])
+SIGNING_KEY: Final = _of(SigningKeyView)
 NEW_API_KEY: Final = _of(NewApiKeyView)
 
 _ERRORS: Final = {

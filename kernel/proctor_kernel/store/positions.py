@@ -28,11 +28,15 @@ SETTLED: Final = "SELECT proctor_position(pg_snapshot_xmin(pg_current_snapshot()
 """The position below which PostgreSQL commits no event any more."""
 
 LATEST_AND_NEXT: Final = (
-    "SELECT (SELECT max(position) FROM events) AS latest,"
+    "SELECT greatest((SELECT max(position) FROM events), (SELECT max(position) FROM sinks),"
+    " (SELECT max(position) FROM checkpoints)) AS latest,"
     " proctor_position(pg_current_xact_id()) AS next,"
     " pg_current_xact_id()::text::bigint AS transaction"
 )
-"""The highest position there is, and the one that is given now."""
+"""The highest position that anybody knows of, and the one that is given now.
+
+What was shipped or signed counts too: retention may have deleted the latest events.
+"""
 
 
 def ahead_of(latest: int, transaction: int) -> str:

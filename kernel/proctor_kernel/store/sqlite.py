@@ -34,7 +34,8 @@ _APPLICATION_ID: Final = 0x50524354
 _BUSY_SECONDS: Final = 5.0
 _LATEST_POSITION: Final = """
 SELECT max(coalesce((SELECT max(position) FROM events), 0),
-           coalesce((SELECT max(position) FROM sinks), 0))
+           coalesce((SELECT max(position) FROM sinks), 0),
+           coalesce((SELECT max(position) FROM checkpoints), 0))
 """
 
 
@@ -75,7 +76,7 @@ class SQLite:
         driver = self._connection.connection.driver_connection
         assert isinstance(driver, sqlite3.Connection)
         self._driver = driver
-        # What was shipped counts too: retention may have deleted the latest events.
+        # What was shipped or signed counts too: retention may have deleted the latest events.
         self._position: int = driver.execute(_LATEST_POSITION).fetchone()[0]
 
     def close(self) -> None:

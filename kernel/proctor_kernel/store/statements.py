@@ -21,6 +21,7 @@ from sqlalchemy import (
     func,
     insert,
     literal,
+    literal_column,
     or_,
     select,
     update,
@@ -55,6 +56,8 @@ BUNDLES: Final = table_of(tables.BundleRow)
 API_KEYS: Final = table_of(tables.ApiKeyRow)
 SINKS: Final = table_of(tables.SinkRow)
 REFUSALS: Final = table_of(tables.RefusalRow)
+CHECKPOINTS: Final = table_of(tables.CheckpointRow)
+FORGOTTEN: Final = table_of(tables.ForgottenRow)
 
 
 def _one_of(column: ColumnElement[Any], values: tuple[str, ...]) -> ColumnElement[bool]:
@@ -553,3 +556,104 @@ TARGETS_OF_STEPS: Final[Select[Any]] = select(STEPS.c.step_id, STEPS.c.kind, STE
     STEPS.c.execution_id == bindparam("execution_id")
 )
 """What the steps of one run are called."""
+
+LAST_CHECKPOINT: Final[Select[Any]] = (
+    select(CHECKPOINTS).order_by(CHECKPOINTS.c.number.desc()).limit(1)
+)
+"""What was signed last."""
+
+ALL_CHECKPOINTS: Final[Select[Any]] = select(CHECKPOINTS).order_by(CHECKPOINTS.c.number)
+"""All that was signed, in order."""
+
+POSITION_AHEAD: Final[Select[Any]] = (
+    select(EVENTS.c.position)
+    .where(
+        EVENTS.c.position > bindparam("after", type_=BigInteger()),
+        EVENTS.c.position < bindparam("settled", type_=BigInteger()),
+    )
+    .order_by(EVENTS.c.position)
+    .offset(bindparam("ahead"))
+    .limit(1)
+)
+"""The position that lies so many events ahead, if so many are settled."""
+
+_ENDING: Final = EVENTS.alias("ending")
+
+ENDED_BETWEEN: Final[Select[Any]] = (
+    select(EVENTS.c.execution_id, EVENTS.c.event_seq, EVENTS.c.hash)
+    .join(_ENDING, _ENDING.c.execution_id == EVENTS.c.execution_id)
+    .where(
+        _ENDING.c.position > bindparam("after", type_=BigInteger()),
+        _ENDING.c.position <= bindparam("upto", type_=BigInteger()),
+        _one_of(_ENDING.c.type, tuple(f"execution.{status}" for status in ENDED)),
+        # What was under way when a run ended is closed in the same commit, behind its end.
+        EVENTS.c.event_seq
+        == select(func.max(EVENTS.c.event_seq))
+        .where(EVENTS.c.execution_id == _ENDING.c.execution_id)
+        .correlate(_ENDING)
+        .scalar_subquery(),
+    )
+    .order_by(EVENTS.c.execution_id)
+)
+"""The last events of the runs that ended within a range of positions."""
+
+FORGOTTEN_UNDER: Final[Select[Any]] = (
+    select(FORGOTTEN)
+    .where(FORGOTTEN.c.key_id == bindparam("key_id"))
+    .order_by(FORGOTTEN.c.execution_id)
+    .limit(bindparam("row_limit"))
+)
+"""Runs that were deleted under a key, and that no checkpoint names yet."""
+
+ALL_FORGOTTEN: Final[Select[Any]] = select(FORGOTTEN).order_by(FORGOTTEN.c.execution_id)
+"""Every run that was deleted and that no checkpoint names yet."""
+
+LOG_SIZES: Final[Select[Any]] = (
+    select(EVENTS.c.execution_id, func.count().label("events"))
+    .group_by(EVENTS.c.execution_id)
+    .order_by(EVENTS.c.execution_id)
+)
+"""Every run that has a log, with its length."""
+
+LOG_SIZES_OF_TIME: Final[Select[Any]] = LOG_SIZES.having(
+    func.max(EVENTS.c.occurred_at) >= bindparam("since", type_=BigInteger()),
+    func.min(EVENTS.c.occurred_at) < bindparam("until", type_=BigInteger()),
+)
+"""The same, of runs that were under way within a time."""
+
+
+def _of_runs(table: Table, key: Column[Any]) -> Select[Any]:
+    return (
+        select(table)
+        .where(
+            key >= bindparam("first", type_=key.type),
+            key <= bindparam("last", type_=key.type),
+        )
+        .order_by(*table.primary_key)
+    )
+
+
+RUNS_BETWEEN: Final[tuple[Select[Any], ...]] = (
+    _of_runs(EVENTS, EVENTS.c.execution_id),
+    _of_runs(EXECUTIONS, EXECUTIONS.c.id),
+    _of_runs(DISPATCHES, DISPATCHES.c.execution_id),
+    _of_runs(STEPS, STEPS.c.execution_id),
+    _of_runs(APPROVALS, APPROVALS.c.execution_id),
+)
+"""What an auditor compares of the runs from one id to another: the log, then the read tables."""
+
+
+def _without_log(table: Table, key: Column[Any]) -> Select[Any]:
+    has_log = exists(select(literal_column("1")).where(EVENTS.c.execution_id == key))
+    return (
+        select(literal_column(f"'{table.name}'"), key).where(~has_log).group_by(key).order_by(key)
+    )
+
+
+ROWS_WITHOUT_LOG: Final[tuple[Select[Any], ...]] = (
+    _without_log(EXECUTIONS, EXECUTIONS.c.id),
+    _without_log(DISPATCHES, DISPATCHES.c.execution_id),
+    _without_log(STEPS, STEPS.c.execution_id),
+    _without_log(APPROVALS, APPROVALS.c.execution_id),
+)
+"""Runs that a read table has rows of, and the log has nothing."""

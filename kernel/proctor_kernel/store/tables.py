@@ -144,7 +144,10 @@ class ApprovalRow(SQLModel, table=True):
     """One call that waits for people, or did, with all that an approver wants to see."""
 
     __tablename__ = "approvals"
-    __table_args__ = (Index("approvals_status", "status", "expires_at"),)
+    __table_args__ = (
+        Index("approvals_status", "status", "expires_at"),
+        Index("approvals_execution", "execution_id"),
+    )
 
     approval_id: str = Field(primary_key=True)
     execution_id: str
@@ -309,3 +312,29 @@ class RefusalRow(SQLModel, table=True):
     event_seq: int = Field(primary_key=True)
     error: str = Field(sa_column=_text())
     refused_at: int = Field(sa_column=_micros())
+
+
+class CheckpointRow(SQLModel, table=True):
+    """What a kernel has signed about the log (`core.checkpoints`); its number lets one win."""
+
+    __tablename__ = "checkpoints"
+
+    number: int = Field(primary_key=True)
+    position: int = Field(sa_column=_micros())
+    """The last position of the log that it covers."""
+    signed_at: int = Field(sa_column=_micros())
+    body: str = Field(sa_column=_text())
+    key_id: str
+    signature: str
+
+
+class ForgottenRow(SQLModel, table=True):
+    """A run that retention deleted, until a checkpoint names it."""
+
+    __tablename__ = "forgotten"
+
+    execution_id: str = Field(primary_key=True)
+    forgotten_at: int = Field(sa_column=_micros())
+    key_id: str
+    """Whose signature it is; empty when the kernel that deleted the run has no key."""
+    signature: str

@@ -65,6 +65,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("approval_id"),
     )
     with op.batch_alter_table("approvals", schema=None) as batch_op:
+        batch_op.create_index("approvals_execution", ["execution_id"], unique=False)
         batch_op.create_index("approvals_status", ["status", "expires_at"], unique=False)
 
     op.create_table(
@@ -74,6 +75,16 @@ def upgrade() -> None:
         sa.Column("set_by", sa.String(), nullable=False),
         sa.Column("set_at", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("agent_id"),
+    )
+    op.create_table(
+        "checkpoints",
+        sa.Column("number", sa.Integer(), nullable=False),
+        sa.Column("position", sa.BigInteger(), nullable=False),
+        sa.Column("signed_at", sa.BigInteger(), nullable=False),
+        sa.Column("body", sa.Text(), nullable=False),
+        sa.Column("key_id", sa.String(), nullable=False),
+        sa.Column("signature", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("number"),
     )
     op.create_table(
         "dispatches",
@@ -143,6 +154,14 @@ def upgrade() -> None:
         batch_op.create_index("executions_spawned_by", ["spawned_by_execution"], unique=False)
         batch_op.create_index("executions_status", ["status"], unique=False)
 
+    op.create_table(
+        "forgotten",
+        sa.Column("execution_id", sa.String(), nullable=False),
+        sa.Column("forgotten_at", sa.BigInteger(), nullable=False),
+        sa.Column("key_id", sa.String(), nullable=False),
+        sa.Column("signature", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("execution_id"),
+    )
     op.create_table(
         "idempotency_keys",
         sa.Column("agent_id", sa.String(), nullable=False),
@@ -251,6 +270,7 @@ def downgrade() -> None:
     op.drop_table("rate_tokens")
     op.drop_table("notes")
     op.drop_table("idempotency_keys")
+    op.drop_table("forgotten")
     with op.batch_alter_table("executions", schema=None) as batch_op:
         batch_op.drop_index("executions_status")
         batch_op.drop_index("executions_spawned_by")
@@ -266,8 +286,10 @@ def downgrade() -> None:
         batch_op.drop_index("dispatches_due")
 
     op.drop_table("dispatches")
+    op.drop_table("checkpoints")
     op.drop_table("bundles")
     with op.batch_alter_table("approvals", schema=None) as batch_op:
+        batch_op.drop_index("approvals_execution")
         batch_op.drop_index("approvals_status")
 
     op.drop_table("approvals")
