@@ -13,7 +13,8 @@ from typing import Final
 
 import httpx2
 
-from proctor_kernel import views
+from proctor_kernel import metrics, views
+from proctor_kernel.log_lines import about
 from proctor_kernel.store import statements
 from proctor_kernel.store.database import Change, Database, Row, StoreError
 
@@ -74,9 +75,20 @@ class Announcer:
             row_limit=_BATCH,
         )
         for row in found:
-            error = await self._tell(row)
+            with metrics.ANNOUNCEMENT_SECONDS.time():
+                error = await self._tell(row)
+            metrics.ANNOUNCEMENTS.labels("success" if error is None else "rejected").inc()
             if error is not None:
-                _logger.warning("approval %s was not announced: %s", row["approval_id"], error)
+                _logger.warning(
+                    "approval not announced: %s",
+                    error,
+                    extra=about(
+                        row["execution_id"],
+                        step_id=row["step_id"],
+                        agent_id=row["agent_id"],
+                        approval_id=row["approval_id"],
+                    ),
+                )
                 return
             told = {"approval_id": row["approval_id"], "status": row["status"]}
             writing = self._database.write([Change(statements.ANNOUNCEMENTS, [told], replace=True)])

@@ -13,6 +13,7 @@ from proctor.wire.words import DispatchStatus
 from proctor_kernel.core.commands import ClaimDispatch, Claimed
 from proctor_kernel.core.state import Dispatch
 from proctor_kernel.kernel import Kernel
+from proctor_kernel.log_lines import about
 from proctor_kernel.store.database import StoreError
 
 Deliver = Callable[[Delivery], Awaitable[None]]
@@ -99,12 +100,15 @@ class Driver:
                     "execution %s: attempt %d ended without an outcome",
                     execution_id,
                     reply.lease.attempt,
+                    extra=about(execution_id, agent_id=reply.agent_id, lease=reply.lease),
                 )
             except StoreError as error:
-                _logger.error("execution %s: %s", execution_id, error)
+                _logger.error("execution %s: %s", execution_id, error, extra=about(execution_id))
             except Exception:
                 # The outermost loop of a run: one that ended here would be stuck for ever.
-                _logger.exception("execution %s: delivery failed", execution_id)
+                _logger.exception(
+                    "execution %s: delivery failed", execution_id, extra=about(execution_id)
+                )
             await asyncio.sleep(delay)
             delay = min(delay * 2, _BACKOFF_SECONDS_MAX)
 

@@ -23,6 +23,7 @@ from proctor_kernel.core.state import State
 from proctor_kernel.drive import Driver
 from proctor_kernel.files import alone
 from proctor_kernel.kernel import Kernel
+from proctor_kernel.log_lines import about
 from proctor_kernel.queries import Queries
 from proctor_kernel.rules import InvalidRules, policy_status, watched
 from proctor_kernel.runs import Runs
@@ -105,7 +106,10 @@ class InProcessKernel:
                 self._driver.start(execution_id, agent_id)
             else:
                 _logger.warning(
-                    "execution %s waits: its agent %r is not embedded here", execution_id, agent_id
+                    "execution %s waits: its agent %r is not embedded here",
+                    execution_id,
+                    agent_id,
+                    extra=about(execution_id, agent_id=agent_id),
                 )
         self._loops.append(asyncio.create_task(self._sweep.run(), name="sweep"))
         if self._checkpointer is not None:

@@ -30,8 +30,11 @@ async def watched(
     load: Callable[[Path], RuleSet],
     invalid_rules: InvalidRules,
     requires_tests: bool,
+    in_force: Callable[[RuleSet], None] | None = None,
 ) -> Watcher:
     """Load the rules and return what keeps them in step with `folder`.
+
+    `in_force` is told of each rule set just before it decides.
 
     Raises:
         RulesInvalid: they do not load, and `invalid_rules` is "refuse".
@@ -49,7 +52,13 @@ async def watched(
         start = last_good or deny_all(f"the rules did not load: {problems[0]}")
     for warning in start.warnings:
         _logger.warning("%s", warning)
-    await keep(store, start)
+
+    async def changed(rules: RuleSet) -> None:
+        await keep(store, rules)
+        if in_force is not None:
+            in_force(rules)
+
+    await changed(start)
     return Watcher(
         folder,
         load=load,
@@ -57,7 +66,7 @@ async def watched(
         problems=problems,
         now_micros=world.now_micros,
         verify=(lambda rules: failures(folder, rules)) if requires_tests else None,
-        changed=lambda rules: keep(store, rules),
+        changed=changed,
     )
 
 

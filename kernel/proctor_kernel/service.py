@@ -10,10 +10,10 @@ import os
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from proctor.wire.calls import Lease
-from proctor_kernel import exporters, metrics, world
+from proctor_kernel import counting, exporters, journal, metrics, world
 from proctor_kernel.agents import Agents
 from proctor_kernel.announce import Announcer
 from proctor_kernel.ask import Ask
@@ -23,14 +23,19 @@ from proctor_kernel.audit.checkpointing import Checkpointer
 from proctor_kernel.audit.follow import Progress
 from proctor_kernel.audit.signing import Signer
 from proctor_kernel.bundles import Bundles
+from proctor_kernel.census import Census
 from proctor_kernel.core import events
 from proctor_kernel.core.state import State
+from proctor_kernel.exposition import SHARED, Exposition
 from proctor_kernel.files import alone
 from proctor_kernel.kernel import Kernel
 from proctor_kernel.keys import ApiKeys
+from proctor_kernel.log_lines import about
 from proctor_kernel.oidc import Oidc
 from proctor_kernel.provision import Provisioner
+from proctor_kernel.pulse import Pulse
 from proctor_kernel.queries import Queries
+from proctor_kernel.rule_series import RULES
 from proctor_kernel.rules import watched
 from proctor_kernel.runs import Runs
 from proctor_kernel.sealing import Seal
@@ -40,6 +45,7 @@ from proctor_kernel.store.database import Database, StoreError
 from proctor_kernel.store.log import Log, LostRace
 from proctor_kernel.store.postgres import Postgres, open_postgres
 from proctor_kernel.store.sqlite import SQLite
+from proctor_kernel.store.watch import StoreWatch
 from proctor_kernel.sweep import Sweep
 from proctor_kernel.wakes import Wakes
 from proctor_kernel.webhooks import Webhooks
@@ -48,6 +54,13 @@ from proctor_policy.watch import Watcher
 
 _REFRESH_SECONDS = 2.0
 _FOLLOW_TRIES = 5
+
+WATCH: Final = StoreWatch(
+    unavailable=metrics.DATABASE_ERRORS.labels("unavailable").inc,
+    broken=metrics.DATABASE_ERRORS.labels("log_broken").inc,
+    flushed=metrics.flushed,
+)
+"""Counts what the store does."""
 
 _logger = logging.getLogger(__name__)
 
@@ -71,6 +84,13 @@ class Service:
         self.rules = rules
         relay = database.notify if isinstance(database, Postgres) else None
         self.wakes = Wakes(relay)
+        self.exposition = Exposition(
+            Census(
+                database=database,
+                rules=lambda: (rules.rules, rules.status),
+                now_micros=world.now_micros,
+            )
+        )
         self.queries = Queries(database)
         self._bundles = Bundles()
         self.keys = ApiKeys(
@@ -90,7 +110,7 @@ class Service:
         )
         buckets = Buckets(database)
         self.kernel = Kernel(
-            log=Log(database),
+            log=Log(database, WATCH),
             ask=Ask(
                 rules=lambda: rules.rules,
                 take=lambda tokens, holder, now: buckets.take(tokens, holder=holder, now=now),
@@ -149,6 +169,7 @@ class Service:
             self._sweep.run(),
             self._webhooks.run(),
             self._refresh(),
+            Pulse(lambda: self.rules.status).run(),
         ]
         if self._checkpointer is not None:
             loops.append(self._checkpointer.run())
@@ -161,8 +182,10 @@ class Service:
         if announcer is not None:
             self.wakes.listen("approval", announcer.wake)
             loops.append(announcer.run())
+        chosen = sinks.chosen(self.settings.export, os.environ)
+        metrics.sinks(spec.name for spec in chosen)
         loops += exporters.loops(
-            sinks.chosen(self.settings.export, os.environ),
+            chosen,
             database=self.database,
             rules=lambda: self.rules.rules,
             key=_mask_key(self.settings),
@@ -190,7 +213,8 @@ class Service:
                 await self._checkpointer.sign_off()
 
     def _happened(self, state: State, happened: Sequence[events.Event]) -> None:
-        metrics.count(state, happened)
+        counting.count(state, happened)
+        journal.write(state, happened)
         execution_id = state.execution_id
         for event in happened:
             match event:
@@ -230,7 +254,11 @@ class Service:
                 await self.runs.follow_up(state)
                 return
             except (StoreError, LostRace) as error:
-                _logger.warning("after execution %s: %s", state.execution_id, error)
+                _logger.warning(
+                    "what follows from the end of a run: %s",
+                    error,
+                    extra=about(state.execution_id, agent_id=state.agent_id),
+                )
                 await asyncio.sleep(1)
         # The sweep does it once the database is back.
 
@@ -240,10 +268,6 @@ class Service:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stale.wait(), _REFRESH_SECONDS)
             self._stale.clear()
-            status = self.rules.status
-            metrics.RELOADS.set(status.reloads)
-            metrics.RELOAD_FAILURES.set(status.failures)
-            metrics.RULES_FAILING.set(1 if status.problems else 0)
             try:
                 await self.agents.refresh()
             except StoreError as error:
@@ -272,6 +296,8 @@ async def open_service(settings: Settings) -> AsyncIterator[Service]:
         RulesInvalid: the rules do not load, and
             `invalid_rules` is "refuse". ManifestInvalid: the manifest of agents is not one.
     """
+    if SHARED in os.environ:
+        metrics.forget_the_dead(os.environ[SHARED])
     async with AsyncExitStack() as stack:
         signer = None if settings.signing_key is None else signing.load(Path(settings.signing_key))
         database = await _opened(settings, stack)
@@ -281,6 +307,7 @@ async def open_service(settings: Settings) -> AsyncIterator[Service]:
             load=load,
             invalid_rules=settings.invalid_rules,
             requires_tests=settings.reload_requires_tests,
+            in_force=lambda each: RULES.in_force(policy.id for policy in each.policies),
         )
         service = Service(
             settings=settings,
@@ -297,11 +324,13 @@ async def _opened(settings: Settings, stack: AsyncExitStack) -> Database:
     database: Database
     if settings.is_postgres:
         database = await open_postgres(
-            settings.database, connections_max=settings.database_connections_max
+            settings.database,
+            connections_max=settings.database_connections_max,
+            watch=WATCH,
         )
     else:
         stack.enter_context(alone(settings.database))
-        database = SQLite(settings.database, settings.synchronous)
+        database = SQLite(settings.database, settings.synchronous, WATCH)
     stack.push_async_callback(database.aclose)
     return database
 
@@ -322,8 +351,9 @@ def _count_export(sink: str, progress: Progress) -> None:
     metrics.EXPORTED.labels(sink).inc(progress.shipped)
     metrics.EXPORT_REFUSED.labels(sink).inc(progress.refused)
     metrics.EXPORT_FAILURES.labels(sink).inc(progress.failures)
-    metrics.EXPORT_FAILING.labels(sink).set(bool(progress.error))
-    metrics.EXPORT_LAG.labels(sink).set(progress.lag_seconds)
+    if progress.is_held:
+        metrics.EXPORT_FAILING.labels(sink).set(bool(progress.error))
+        metrics.EXPORT_LAG.labels(sink).set(progress.lag_seconds)
 
 
 def _micros(seconds: int | None) -> int | None:

@@ -2,12 +2,10 @@
 
 import asyncio
 import json
-import logging
 import os
 import secrets
 import shutil
 import socket
-import sys
 import tempfile
 from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn
@@ -291,9 +289,10 @@ def serve(
 def application() -> Any:
     """Return the application of a worker, from the settings that its parent left for it."""
     from proctor_kernel.api.app import application as made
+    from proctor_kernel.log_lines import log_to_stderr
 
     settings = Settings.model_validate_json(os.environ[_SETTINGS])
-    _log_to_stderr(settings)
+    log_to_stderr(settings.log_level, settings.log_format)
     return made(settings)
 
 
@@ -319,7 +318,9 @@ def _run(**given: Any) -> None:
 
 def _check(settings: Settings) -> None:
     """Open everything once, so that what is wrong is said before anything listens."""
+    from proctor_kernel import otlp_metrics
     from proctor_kernel.audit.signing import KeyUnusable
+    from proctor_kernel.log_lines import log_to_stderr
     from proctor_kernel.provision import ManifestInvalid
     from proctor_kernel.service import open_service
     from proctor_kernel.store.database import StoreError
@@ -329,8 +330,9 @@ def _check(settings: Settings) -> None:
         async with open_service(settings):
             pass
 
-    _log_to_stderr(settings)
+    log_to_stderr(settings.log_level, settings.log_format)
     try:
+        otlp_metrics.destination(os.environ)
         asyncio.run(opened())
     except (StoreError, KeyUnusable, RulesInvalid, ManifestInvalid, ValueError) as error:
         _stop(str(error))
@@ -420,36 +422,6 @@ def _own_signing_key(database: str) -> Path | None:
         return signing.own(database)
     except signing.KeyUnusable as error:
         _stop(str(error))
-
-
-class _JsonLines(logging.Formatter):
-    """One JSON object a line."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line = {
-            "at": self.formatTime(record, "%Y-%m-%dT%H:%M:%S"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-            **getattr(record, "fields", {}),
-        }
-        if record.exc_info:
-            line["error"] = self.formatException(record.exc_info)
-        return json.dumps(line)
-
-
-def _log_to_stderr(settings: Settings) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    if settings.log_format == "json":
-        handler.setFormatter(_JsonLines())
-    else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(settings.log_level.upper())
-    # What it says of each request is in the metrics.
-    for noisy in ("httpx2", "httpcore2", "uvicorn.access"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
 def _path(path: Path | None) -> str | None:

@@ -27,6 +27,7 @@ from proctor_kernel.core.commands import (
     FailDispatch,
 )
 from proctor_kernel.kernel import Kernel
+from proctor_kernel.log_lines import about
 from proctor_kernel.settings import Settings, TargetRefused, check_address, check_target
 from proctor_kernel.store import statements
 from proctor_kernel.store.database import Database, Row, StoreError
@@ -79,11 +80,24 @@ class Webhooks:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._http.aclose()
 
-    def due(self, execution_id: str, agent_id: str, expected: Lease, at: int) -> None:
-        """Deliver a run once `at` has come; `expected`: the dispatch and its last attempt."""
+    def due(
+        self,
+        execution_id: str,
+        agent_id: str,
+        expected: Lease,
+        at: int,
+        *,
+        takes_over: bool = False,
+    ) -> None:
+        """Deliver a run once `at` has come; `expected`: the dispatch and its last attempt.
+
+        `takes_over`: that attempt fell silent.
+        """
         ahead = (at - self._now_micros()) / _MICROS_PER_SECOND
         task = asyncio.create_task(
-            self._deliver_at(max(ahead, 0.0), execution_id, agent_id, expected),
+            self._deliver_at(
+                max(ahead, 0.0), execution_id, agent_id, expected, takes_over=takes_over
+            ),
             name=f"deliver {execution_id}",
         )
         self._tasks.add(task)
@@ -109,48 +123,62 @@ class Webhooks:
         found: list[Row] = await self._database.read(
             statements.DUE_DISPATCHES, now=now, row_limit=_BATCH
         )
-        metrics.QUEUE_DEPTH.set(len(found))
         for row in found:
             if row["execution_id"] in self._at_it:
                 continue
             agent = await self._agents.find(row["agent_id"])
-            if row["status"] == "in_flight":
-                metrics.RECLAIMED.inc()
-                if agent is None or agent.webhook_url is None:
-                    # Its agent asks for it itself; until then the run is nobody's.
-                    await self._take_back(row)
-                    continue
-            if agent is not None and agent.webhook_url is not None:
+            has_address = agent is not None and agent.webhook_url is not None
+            if row["status"] == "in_flight" and not has_address:
+                # Its agent asks for it itself; until then the run is nobody's.
+                await self._take_back(row)
+            elif has_address:
                 expected = Lease(row["dispatch_id"], row["attempt"])
-                self.due(row["execution_id"], row["agent_id"], expected, 0)
+                self.due(
+                    row["execution_id"],
+                    row["agent_id"],
+                    expected,
+                    0,
+                    takes_over=row["status"] == "in_flight",
+                )
 
     async def _take_back(self, row: Row) -> None:
         """End a blocked run's attempt that fell silent; others are claimed by their agent."""
         state = await self._kernel.load(row["execution_id"])
         if state.status == "blocked":
-            await self._kernel.apply(
-                row["execution_id"],
-                self._claim(None, Lease(row["dispatch_id"], row["attempt"])),
-            )
+            lease = Lease(row["dispatch_id"], row["attempt"])
+            await self._kernel.apply(row["execution_id"], self._claim(None, lease))
+            taken_over(row["execution_id"], row["agent_id"], lease)
 
     async def _deliver_at(
-        self, seconds: float, execution_id: str, agent_id: str, expected: Lease
+        self,
+        seconds: float,
+        execution_id: str,
+        agent_id: str,
+        expected: Lease,
+        *,
+        takes_over: bool,
     ) -> None:
         if seconds:
             await asyncio.sleep(seconds)
         self._at_it.add(execution_id)
         try:
             async with self._room:
-                await self._deliver(execution_id, agent_id, expected)
+                await self._deliver(execution_id, agent_id, expected, takes_over=takes_over)
         except (StoreError, LostRace) as error:
-            _logger.warning("execution %s: %s", execution_id, error)
+            _logger.warning(
+                "delivery: %s", error, extra=about(execution_id, agent_id=agent_id, lease=expected)
+            )
         except Exception:
             # Whatever it was, the look for overdue deliveries comes back to it.
-            _logger.exception("execution %s: delivery failed", execution_id)
+            _logger.exception(
+                "delivery failed", extra=about(execution_id, agent_id=agent_id, lease=expected)
+            )
         finally:
             self._at_it.discard(execution_id)
 
-    async def _deliver(self, execution_id: str, agent_id: str, expected: Lease) -> None:
+    async def _deliver(
+        self, execution_id: str, agent_id: str, expected: Lease, *, takes_over: bool
+    ) -> None:
         agent = await self._agents.find(agent_id)
         if agent is None or agent.webhook_url is None:
             return
@@ -158,6 +186,8 @@ class Webhooks:
         if not isinstance(claimed, Claimed):
             return
         lease = claimed.lease
+        if takes_over:
+            taken_over(execution_id, agent_id, lease)
         with metrics.DISPATCH_SECONDS.time():
             error = await self._post(agent, execution_id, lease)
         if error is None:
@@ -166,11 +196,9 @@ class Webhooks:
             return
         metrics.DISPATCHES.labels("rejected").inc()
         _logger.warning(
-            "execution %s: attempt %d was not delivered to agent %r: %s",
-            execution_id,
-            lease.attempt,
-            agent_id,
+            "not delivered: %s",
             error,
+            extra=about(execution_id, agent_id=agent_id, lease=lease),
         )
         await self._kernel.apply(
             execution_id,
@@ -246,6 +274,15 @@ def claim_of(settings: Settings, agent: Registered | None, expected: Lease) -> C
         settings.attempts_max,
         int(lease_seconds(settings, agent) * _MICROS_PER_SECOND),
         expected,
+    )
+
+
+def taken_over(execution_id: str, agent_id: str, lease: Lease) -> None:
+    """Count and tell that a run was taken from an attempt that fell silent."""
+    metrics.RECLAIMED.inc()
+    _logger.warning(
+        "taken over: the attempt before fell silent",
+        extra=about(execution_id, agent_id=agent_id, lease=lease),
     )
 
 

@@ -1,5 +1,6 @@
 """What a running agent asks: signed, and under a lease (protocol 1.3)."""
 
+import time  # how long a request took, not when
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request, Response
@@ -131,7 +132,8 @@ async def submit_step(request: Request, execution_id: str) -> Response:
     reply = await service.attempts.submit_step(
         execution_id.lower(), lease, submission, owner=agent_id
     )
-    metrics.REPLAYS.labels("true" if reply.decision == "replay" else "false").inc()
+    (metrics.REPLAY_HIT if reply.decision == "replay" else metrics.REPLAY_MISS).inc()
+    metrics.SUBMIT_SECONDS.observe(time.perf_counter() - request.scope["began"])
     return answer(_reply(reply))
 
 
@@ -153,6 +155,7 @@ async def complete_step(request: Request, execution_id: str, step_id: str) -> Re
         capture_failures=failures,
         owner=agent_id,
     )
+    metrics.COMPLETE_SECONDS.observe(time.perf_counter() - request.scope["began"])
     return answer(_reply(reply))
 
 
@@ -173,6 +176,7 @@ async def fail_step(request: Request, execution_id: str, step_id: str) -> Respon
         capture_failures=failures,
         owner=agent_id,
     )
+    metrics.FAIL_SECONDS.observe(time.perf_counter() - request.scope["began"])
     return answer(_reply(reply))
 
 

@@ -1,18 +1,20 @@
 """The HTTP application of a service."""
 
 import asyncio
+import logging
+import os
 import signal
 import threading
-import time  # how long a request took, not when
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 from types import FrameType
 from typing import Any
 
 from fastapi import FastAPI
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
-from proctor_kernel import metrics, world
+from proctor_kernel import world
 from proctor_kernel.api import (
     admin,
     agent,
@@ -26,8 +28,13 @@ from proctor_kernel.api import (
 )
 from proctor_kernel.api.callers import Callers
 from proctor_kernel.api.direct import Direct
-from proctor_kernel.service import open_service
+from proctor_kernel.api.observed import Observed
+from proctor_kernel.log_lines import about
+from proctor_kernel.otlp_metrics import destination, pushing
+from proctor_kernel.service import Service, open_service
 from proctor_kernel.settings import Settings
+
+_logger = logging.getLogger(__name__)
 
 
 def application(settings: Settings) -> ASGIApp:
@@ -45,7 +52,10 @@ def application(settings: Settings) -> ASGIApp:
                 oidc=service.oidc,
                 now_micros=world.now_micros,
             )
-            yield
+            async with pushing(service.exposition):
+                _say_started(settings, service)
+                yield
+            _logger.info("stopped")
 
     app = FastAPI(
         title="Proctor",
@@ -72,7 +82,7 @@ def application(settings: Settings) -> ASGIApp:
         operate.router,
     ):
         app.include_router(router)
-    return _Counted(Direct(app))
+    return Observed(Direct(app))
 
 
 def _when_asked_to_stop(tell: Callable[[], None]) -> None:
@@ -94,28 +104,35 @@ def _when_asked_to_stop(tell: Callable[[], None]) -> None:
         signal.signal(number, stop)
 
 
-class _Counted:
-    """Counts requests by their route and status."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        began = time.perf_counter()
-        status = 500
-
-        async def noted(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            await self._app(scope, receive, noted)
-        finally:
-            route = getattr(scope.get("route"), "path", "none")
-            metrics.REQUESTS.labels(route, str(status)).inc()
-            metrics.REQUEST_SECONDS.labels(route).observe(time.perf_counter() - began)
+def _say_started(settings: Settings, service: Service) -> None:
+    """Say what is in force, without what is secret: keys, tokens, and where webhooks go."""
+    status = service.rules.status
+    _logger.info(
+        "started",
+        extra=about(
+            version=version("proctor"),
+            process=os.getpid(),
+            workers=settings.workers,
+            database=service.database.name,
+            rules=settings.rules,
+            ruleset=status.hash[:12],
+            policies=len(service.rules.rules.policies),
+            problems=len(status.problems),
+            config=settings.config,
+            is_dev=settings.is_dev,
+            has_bootstrap_token=settings.bootstrap_token is not None,
+            oidc_issuer=None if settings.oidc is None else settings.oidc.issuer,
+            invalid_rules=settings.invalid_rules,
+            reload_requires_tests=settings.reload_requires_tests,
+            lease_seconds=settings.lease_seconds,
+            attempts_max=settings.attempts_max,
+            approval_seconds=settings.approval_seconds,
+            announces_approvals=settings.approvals_webhook is not None,
+            deadline_seconds=settings.deadline_seconds,
+            retention_seconds=settings.retention_seconds,
+            webhook_hosts=",".join(settings.webhook_hosts) or None,
+            allow_private_webhooks=settings.allow_private_webhooks,
+            log_level=settings.log_level,
+            pushes_metrics=destination(os.environ) is not None,
+        ),
+    )

@@ -7,7 +7,7 @@ from proctor_kernel import world
 from proctor_kernel.core.commands import AcknowledgeDispatch, Claimed
 from proctor_kernel.service import Service
 from proctor_kernel.store import statements
-from proctor_kernel.webhooks import claim_of
+from proctor_kernel.webhooks import claim_of, taken_over
 from proctor_kernel.wire_errors import errors_on_the_wire
 
 _LOOK_SECONDS = 1.0
@@ -54,5 +54,7 @@ async def _claim(service: Service, agent_id: str) -> tuple[str, Lease, str] | No
             )
             if isinstance(reply, Claimed):
                 await service.kernel.apply(row["execution_id"], AcknowledgeDispatch(reply.lease))
+                if row["status"] == "in_flight":
+                    taken_over(row["execution_id"], agent_id, reply.lease)
                 return row["execution_id"], reply.lease, reply.input
     return None

@@ -1,11 +1,9 @@
 """Is it up, is it ready, and what does it count (protocol 1.4)."""
 
 import asyncio
-import os
 
 from fastapi import APIRouter, Request, Response
-from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
-from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from proctor_kernel.api.replies import answer, parts
 from proctor_kernel.store.database import SCHEMA_HEAD, StoreError
@@ -48,10 +46,12 @@ async def ready(request: Request) -> Response:
 
 
 @router.get("/metrics")
-async def metrics() -> Response:
+async def metrics(request: Request) -> Response:
     """Give what is counted, over all processes of this machine's service."""
-    registry: CollectorRegistry = REGISTRY
-    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
-        registry = CollectorRegistry()
-        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]  # its own
-    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+    service, _ = parts(request)
+    await service.exposition.look()
+    shown = CollectorRegistry(auto_describe=False)
+    shown.register(service.exposition)
+    # Aside: the files of several workers are read, and agents must not wait for that.
+    text = await asyncio.to_thread(generate_latest, shown)
+    return Response(text, media_type=CONTENT_TYPE_LATEST)

@@ -11,6 +11,7 @@ from typing import Final
 from proctor_kernel.audit.signing import Signer
 from proctor_kernel.core import checkpoints
 from proctor_kernel.core.checkpoints import BEFORE_FIRST, Checkpoint, Forgotten, Head
+from proctor_kernel.log_lines import about
 from proctor_kernel.store import statements
 from proctor_kernel.store.database import Change, Conflict, Database, Removal, Row, StoreError
 
@@ -167,5 +168,5 @@ class Checkpointer:
             digest,
             len(checkpoint.ended),
             len(named),
-            extra={"fields": {"checkpoint": checkpoint.number, "checkpoint_hash": digest}},
+            extra=about(checkpoint=checkpoint.number, checkpoint_hash=digest),
         )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from proctor_kernel.audit.leaving import Broken, Leaving, Place, Projector
+from proctor_kernel.log_lines import about
 from proctor_kernel.store import statements
 from proctor_kernel.store.database import Change, Database, Row, StoreError
 
@@ -275,13 +276,14 @@ class Follower:
             # It was taken over while this process was silent: what was shipped is shipped twice.
             self._after = None
             return
-        for place, error in refused:
+        for place, _ in refused:
+            # Not why: a receiver's words may quote what it was sent.
             _logger.error(
-                "export to %s: event %d of execution %s is set aside: %s",
+                "export to %s: event %d of execution %s is set aside",
                 self._name,
                 place.event_seq,
                 place.execution_id,
-                error,
+                extra=about(place.execution_id, sink=self._name),
             )
         if self._failing_since is not None:
             seconds = (now - self._failing_since) / _MICROS_PER_SECOND

@@ -168,8 +168,9 @@ class _Answers:
     def error(self) -> SinkDown | SinkRefused:
         """Return what a failed request means."""
         if self._status is not None:
-            message = f"HTTP {self._status} {self._body}".strip()
-            return (SinkRefused if self._status in REFUSED_STATUS else SinkDown)(message)
+            if self._status in REFUSED_STATUS:
+                return SinkRefused(f"HTTP {self._status} {self._body}".strip())
+            return SinkDown(f"it answers HTTP {self._status}")
         message = _cause(self._said)
         given = [each for record in self._said for each in record.args or ()]
         codes = {str(getattr(each, "name", "")) for each in given}

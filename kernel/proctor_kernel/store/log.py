@@ -6,6 +6,7 @@ runs on the loop itself; handing a commit to a thread costs more than the commit
 """
 
 import asyncio
+import time  # how long a commit took, not when
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,6 +25,7 @@ from proctor_kernel.store.database import (
     StoreError,
     StoreUnavailable,
 )
+from proctor_kernel.store.watch import UNWATCHED, StoreWatch
 
 FLUSHES_MAX: Final = 4
 """Flushes under way at once, where a flush waits for a server: each takes a connection."""
@@ -51,8 +53,9 @@ class _Append:
 class Log:
     """The log of every run, on one database."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, watch: StoreWatch = UNWATCHED) -> None:
         self._database = database
+        self._watch = watch
         self._waiting: list[_Append] = []
         self._flushes: set[asyncio.Task[None]] = set()
 
@@ -76,6 +79,7 @@ class Log:
         ]
         broken = chain.first_break(known.execution_id, found, seq=known.seq, head=known.head)
         if broken is not None:
+            self._watch.broken()
             raise LogBroken(
                 f"{self._database.name}: event {broken.seq} of execution {known.execution_id}: "
                 f"{broken.problem}"
@@ -152,15 +156,17 @@ class Log:
         batch, self._waiting = self._waiting, []
         if not batch:
             return
+        began = time.perf_counter()
         try:
             writing = self._database.write(_changes(batch))
         except Exception as error:
             writing = _failed(error)
         if writing is None:
+            self._durable(batch, began)
             for append in batch:
                 _settle(append, None)
             return
-        flush = asyncio.ensure_future(self._finish(batch, writing))
+        flush = asyncio.ensure_future(self._finish(batch, writing, began))
         self._flushes.add(flush)
         flush.add_done_callback(self._flushed)
 
@@ -169,7 +175,7 @@ class Log:
         if self._waiting:
             self._flush()
 
-    async def _finish(self, batch: list[_Append], writing: Awaitable[None]) -> None:
+    async def _finish(self, batch: list[_Append], writing: Awaitable[None], began: float) -> None:
         try:
             await writing
         except StoreUnavailable as error:
@@ -181,10 +187,16 @@ class Log:
             for append in batch:
                 await self._write_alone(append)
         else:
+            self._durable(batch, began)
             for append in batch:
                 _settle(append, None)
 
+    def _durable(self, batch: Sequence[_Append], began: float) -> None:
+        event_count = sum(len(append.records) for append in batch)
+        self._watch.flushed(event_count, time.perf_counter() - began)
+
     async def _write_alone(self, append: _Append) -> None:
+        began = time.perf_counter()
         try:
             writing = self._database.write(_changes([append]))
             if writing is not None:
@@ -194,6 +206,7 @@ class Log:
         except Exception as error:
             _settle(append, error)
         else:
+            self._durable([append], began)
             _settle(append, None)
 
 

@@ -28,6 +28,7 @@ from proctor_kernel.store.database import (
     StoreUnavailable,
 )
 from proctor_kernel.store.tables import ASSIGNED
+from proctor_kernel.store.watch import UNWATCHED, StoreWatch
 
 CONNECTIONS_MAX: Final = 10
 """Connections of one kernel process, one more for listening aside."""
@@ -63,8 +64,9 @@ class Postgres:
 
     is_shared = True
 
-    def __init__(self, pool: "asyncpg.Pool[Any]", name: str) -> None:
+    def __init__(self, pool: "asyncpg.Pool[Any]", name: str, watch: StoreWatch = UNWATCHED) -> None:
         self.name = name
+        self._watch = watch
         self._pool = pool
         self._compiled: dict[Executable, tuple[str, Any]] = {}
         self._writes: dict[tuple[Any, ...], str] = {}
@@ -179,6 +181,7 @@ class Postgres:
             raise Conflict(str(error)) from error
         except _GONE as error:
             text = str(error) or type(error).__name__
+            self._watch.unavailable()
             raise StoreUnavailable(f"{self.name}: {text}") from error
 
     def _prepared(self, statement: Executable, values: Row) -> tuple[str, list[Any]]:
@@ -228,7 +231,9 @@ class _Transaction:
             )
 
 
-async def open_postgres(url: str, *, connections_max: int = CONNECTIONS_MAX) -> Postgres:
+async def open_postgres(
+    url: str, *, connections_max: int = CONNECTIONS_MAX, watch: StoreWatch = UNWATCHED
+) -> Postgres:
     """Connect, bring the tables up to date under a lock that replicas share, and open a pool.
 
     `url`: `postgresql://user:password@host:port/database`, as libpq reads it.
@@ -249,7 +254,7 @@ async def open_postgres(url: str, *, connections_max: int = CONNECTIONS_MAX) -> 
         )
     except (*_GONE, asyncpg.PostgresError, ValueError) as error:
         raise StoreError(f"{name}: {str(error) or type(error).__name__}") from error
-    return Postgres(pool, name)
+    return Postgres(pool, name, watch)
 
 
 async def _leave(_: Any) -> None:

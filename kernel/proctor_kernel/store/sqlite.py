@@ -24,6 +24,7 @@ from proctor_kernel.store.database import (
 )
 from proctor_kernel.store.rows import Values
 from proctor_kernel.store.statements import EVENTS
+from proctor_kernel.store.watch import UNWATCHED, StoreWatch
 
 Synchronous = Literal["FULL", "NORMAL"]
 """FULL survives a power cut; NORMAL may lose the last commits to one, never to a crash."""
@@ -46,7 +47,7 @@ class SQLite:
     what SQLAlchemy does for each call would cost more than SQLite's own work.
     """
 
-    def __init__(self, path: str, synchronous: Synchronous) -> None:
+    def __init__(self, path: str, synchronous: Synchronous, watch: StoreWatch = UNWATCHED) -> None:
         """Open or create the file.
 
         Raises:
@@ -56,6 +57,7 @@ class SQLite:
             raise ValueError(f"synchronous must be 'FULL' or 'NORMAL', not {synchronous!r}")
         self.name = path
         self.is_shared = False
+        self._watch = watch
         self._sql: dict[tuple[str, bool], str] = {}
         check_place(path)
         self._engine = create_engine(
@@ -133,6 +135,7 @@ class SQLite:
             original = getattr(error, "orig", None) or error
             if isinstance(original, sqlite3.IntegrityError):
                 raise Conflict(str(original)) from error
+            self._watch.unavailable()
             raise StoreUnavailable(f"{self.name}: {_plainly(error)}") from error
 
     def _put(self, changes: Sequence[Change | Removal]) -> None:
