@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from proctor.wire.calls import WireError
 from proctor.wire.words import ErrorCode
-from proctor_kernel import admit
-from proctor_kernel.bundles import BundleRefused, Bundles, compiled
+from proctor_kernel import admit, bundles
+from proctor_kernel.bundles import Bundles
 from proctor_kernel.sealing import Seal, SealBroken
 from proctor_kernel.settings import TargetRefused, check_target
 from proctor_kernel.store import statements
@@ -172,12 +172,7 @@ class Agents:
 
     def check_bundle(self, bundle: str) -> None:
         """Raise `validation_error` for a bundle that cannot be rules beside the files."""
-        try:
-            compiled(bundle, self._rules())
-        except BundleRefused as refused:
-            raise WireError(
-                ErrorCode.VALIDATION_ERROR, "the bundle is not in force", str(refused)
-            ) from None
+        bundles.check(bundle, self._rules())
 
     async def set_bundle(self, agent_id: str, bundle: str, *, by: str) -> None:
         """Put rules in force that must allow an agent's calls too; empty ones are dropped."""

@@ -9,6 +9,8 @@ from collections import OrderedDict
 from hashlib import sha256
 from typing import Final
 
+from proctor.wire.calls import WireError
+from proctor.wire.words import ErrorCode
 from proctor_policy.load import ENTITIES_FILE, FACTS_FILE, rebuild
 from proctor_policy.problem import RulesInvalid
 from proctor_policy.rebuno import BundleInvalid, imported
@@ -47,6 +49,16 @@ def compiled(bundle: str, files: RuleSet) -> RuleSet:
         return rebuild({**shared, **rules}, "bundle")
     except RulesInvalid as error:
         raise BundleRefused("\n".join(map(str, error.problems))) from None
+
+
+def check(bundle: str, files: RuleSet) -> None:
+    """Raise `validation_error` for a bundle that cannot be rules beside the files."""
+    try:
+        compiled(bundle, files)
+    except BundleRefused as refused:
+        raise WireError(
+            ErrorCode.VALIDATION_ERROR, "the bundle is not in force", str(refused)
+        ) from None
 
 
 def _is_cedar(bundle: str) -> bool:

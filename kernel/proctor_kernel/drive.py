@@ -6,6 +6,7 @@ A run that waits for somebody is let go of; the delivery that its going on queue
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from proctor.wire.calls import Delivery
@@ -43,6 +44,7 @@ class Driver:
         self._now_micros = now_micros
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._again: set[str] = set()
+        self._moved = asyncio.Event()
 
     def start(self, execution_id: str, agent_id: str) -> None:
         """Begin to drive a run of an agent that is here; one under way looks once more."""
@@ -53,6 +55,11 @@ class Driver:
             self._drive(execution_id, self._agents[agent_id]), name=f"run {execution_id}"
         )
         self._tasks[execution_id] = task
+
+    def look(self) -> None:
+        """Look again what is due: the clock was moved."""
+        self._moved.set()
+        self._moved = asyncio.Event()
 
     async def stop(self, execution_id: str) -> None:
         """Interrupt the handler of a run and wait until it is gone."""
@@ -113,10 +120,11 @@ class Driver:
             delay = min(delay * 2, _BACKOFF_SECONDS_MAX)
 
     async def _until_due(self, dispatch: Dispatch) -> None:
-        if dispatch.status is DispatchStatus.PENDING and dispatch.due_at is not None:
-            ahead = dispatch.due_at - self._now_micros()
-            if ahead > 0:
-                await asyncio.sleep(ahead / _MICROS_PER_SECOND)
+        if dispatch.status is not DispatchStatus.PENDING or dispatch.due_at is None:
+            return
+        while (ahead := dispatch.due_at - self._now_micros()) > 0:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._moved.wait(), ahead / _MICROS_PER_SECOND)
 
 
 async def _interrupt(tasks: list[asyncio.Task[None]]) -> None:

@@ -3,15 +3,12 @@
 from typing import Final
 
 from proctor.wire.calls import WireError
-from proctor.wire.words import ApprovalStatus, ErrorCode, StepStatus
+from proctor.wire.words import APPROVALS_PAGE_MAX, ApprovalStatus, ErrorCode, StepStatus
 from proctor_kernel import views
 from proctor_kernel.core import checkpoints
 from proctor_kernel.store import statements
 from proctor_kernel.store.database import Database, Row
 from proctor_kernel.views import View
-
-APPROVALS_MAX: Final = 1000
-"""Approvals of one page."""
 
 _LAST_ID: Final = "~"
 _TERMINAL_STEPS: Final = frozenset(str(each) for each in StepStatus if each.is_terminal)
@@ -117,7 +114,7 @@ class Queries:
     ) -> list[View]:
         """Return a page of approvals, the oldest first; an empty status is any."""
         found = await self._database.read(
-            statements.APPROVALS_BY_STATUS, status=status, after=after, row_limit=APPROVALS_MAX
+            statements.APPROVALS_BY_STATUS, status=status, after=after, row_limit=APPROVALS_PAGE_MAX
         )
         return [views.approval(row) for row in found]
 

@@ -7,6 +7,7 @@ not known here. Rules that look back are tested with `proctor policy test`.
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from proctor.wire.json_text import parsed
 from proctor.wire.words import Idempotency, StepKind
 from proctor_kernel import views
 from proctor_kernel.bundles import compiled
@@ -62,7 +63,7 @@ def of_step(row: Row, agent_id: str) -> Case:
         expect=row["decision"],
         execution_id=row["execution_id"],
         step_id=row["step_id"],
-        was_rule=next(iter(views.parsed(row["rule_ids"])), None),
+        was_rule=next(iter(parsed(row["rule_ids"])), None),
     )
 
 

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from proctor.wire.json_text import parsed
 from proctor.wire.words import StepStatus
 from proctor_kernel.core import step_errors
 from proctor_kernel.core.approvals import Vote, agreed, gates_from_json
 from proctor_kernel.core.commands import Registered
+from proctor_kernel.core.state import State
 from proctor_kernel.store.database import Row
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -54,15 +56,6 @@ def to_python(value: Any) -> Any:
             return [to_python(item) for item in value]
         case _:
             return value
-
-
-def parsed(text: str) -> Any:
-    """Return a recorded document as Python values."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        # Recorded text is JSON; what Python refuses is an integer of thousands of digits.
-        return json.loads(text, parse_int=_integer)
 
 
 def execution(row: Row, *, with_restoration: bool = False) -> View:
@@ -284,6 +277,26 @@ def resource(registered: Registered) -> View:
     }
 
 
+def fork_points(state: State) -> View:
+    """Return where a run can be forked, and which checkpoints there are (protocol 1.2)."""
+    resources = sorted(state.resources.items())
+    return {
+        "latest_seq": state.seq,
+        "resources": {key: each.registered_seq for key, each in resources},
+        "checkpoints": [
+            {
+                "key": key,
+                "generation": each.generation,
+                "checkpoint_ref": each.ref,
+                "covered_seq": each.covered_seq,
+                **_set(invalidated_seq=each.invalidated_seq),
+            }
+            for key, of in resources
+            for each in of.checkpoints
+        ],
+    }
+
+
 def time(micros: int | None) -> str | None:
     """Return a time in RFC 3339, UTC, to the microsecond."""
     if micros is None:
@@ -299,10 +312,3 @@ def _raw(text: str | None) -> Raw | None:
 
 def _set(**fields: Any) -> View:
     return {name: value for name, value in fields.items() if value is not None}
-
-
-def _integer(literal: str) -> int | str:
-    try:
-        return int(literal)
-    except ValueError:
-        return literal

@@ -9,6 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from proctor import sync as sync
+    from proctor import testing as testing
     from proctor.agent import Agent as Agent
     from proctor.client import Client as Client
     from proctor.context import execution as execution
@@ -100,6 +102,7 @@ _PUBLIC = {
     "proctor.tools": ("define_tool", "step", "tool", "wrap_tool"),
     "proctor.wire.messages": ("Approval", "Event", "Execution", "PolicyStatus", "Step"),
 }
+_MODULES = ("sync", "testing")
 # INVARIANT: no module of this package is named like a public name: importing the module would
 # put it in the name's place.
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}
@@ -108,6 +111,8 @@ __all__ = sorted(_MODULE_OF)  # the table above is the one list of names
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"proctor.{name}")
     module = _MODULE_OF.get(name)
     if module is None:
         raise AttributeError(f"module 'proctor' has no attribute {name!r}")

@@ -1,7 +1,7 @@
 """The kernel inside this process: `async with embedded(...) as client`."""
 
 import importlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +10,11 @@ from proctor.agent import Agent
 from proctor.client import Client
 from proctor.errors import ProctorError
 from proctor.tools import input_schema
+from proctor.transport import AgentPort
+from proctor.wire.calls import Delivery
+
+Deliver = Callable[[AgentPort, Delivery], Awaitable[None]]
+"""Runs one attempt of an agent, which asks the kernel through its first argument."""
 
 
 @asynccontextmanager
@@ -42,17 +47,45 @@ async def embedded(
             not load and `invalid_rules` is `"refuse"`.
         ValueError: no agent, two agents of one id, an agent without a handler.
     """
-    deliver = {}
+    async with opened(
+        agents=agents,
+        rules=rules,
+        database=database,
+        synchronous=synchronous,
+        reload_requires_tests=reload_requires_tests,
+        invalid_rules=invalid_rules,
+        deliver=lambda agent: agent.deliver,
+    ) as port:
+        yield Client.over(port)
+
+
+@asynccontextmanager
+async def opened(
+    *,
+    agents: Sequence[Agent],
+    rules: str | Path,
+    database: str | Path,
+    synchronous: Literal["FULL", "NORMAL"],
+    reload_requires_tests: bool,
+    invalid_rules: Literal["deny", "last_good", "refuse"],
+    deliver: Callable[[Agent], Deliver],
+    **more: Any,
+) -> AsyncIterator[Any]:
+    """Open the kernel as `embedded` does, and give its `ClientPort`.
+
+    `deliver` returns what runs one attempt of an agent; `more` goes to the kernel as it is.
+    """
+    delivering: dict[str, Deliver] = {}
     for agent in agents:
         if not agent.has_handler:
             raise ValueError(f"agent {agent.id!r} has no handler; decorate one: @agent.handler")
-        if agent.id in deliver:
+        if agent.id in delivering:
             raise ValueError(f"two agents have the id {agent.id!r}")
-        deliver[agent.id] = agent.deliver
-    if not deliver:
-        raise ValueError("embedded(agents=[...]) needs at least one agent")
-    kernel = _kernel()
-    opened = kernel.open_kernel(
+        delivering[agent.id] = deliver(agent)
+    if not delivering:
+        raise ValueError("agents=[...] needs at least one agent")
+    kernel = kernel_module("in_process")
+    opening = kernel.open_kernel(
         database=str(database),
         rules=str(rules),
         synchronous=synchronous,
@@ -61,21 +94,23 @@ async def embedded(
         published={
             str(tool.__name__): input_schema(tool) for agent in agents for tool in agent.tools
         },
-        deliver=deliver,
+        deliver=delivering,
+        **more,
     )
     try:
-        port = await opened.__aenter__()
+        port = await opening.__aenter__()
     except (kernel.StoreError, kernel.RulesInvalid) as error:
         raise ProctorError(str(error)) from error
     try:
-        yield Client(port)
+        yield port
     finally:
-        await opened.__aexit__(None, None, None)
+        await opening.__aexit__(None, None, None)
 
 
-def _kernel() -> Any:
+def kernel_module(name: str) -> Any:
+    """Return a module of the kernel; raises ProctorError where the kernel is not installed."""
     try:
-        return importlib.import_module("proctor_kernel.in_process")
+        return importlib.import_module(f"proctor_kernel.{name}")
     except ModuleNotFoundError as error:
         raise ProctorError(
             f"the kernel is not installed here ({error}); pip install 'proctor[kernel]'"

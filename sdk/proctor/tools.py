@@ -4,14 +4,15 @@ A tool is a real `async def` with the name, docstring, signature and annotations
 governs, since that is the one shape that every agent framework takes as it is. A denied tool
 returns a sentence that the model can read; a denied `step()` raises.
 
-What a tool returns, live or replayed, is what its recorded JSON reads back as.
+What a tool returns, live or replayed, is what its recorded JSON reads back as. Its type says so:
+what the function returns, or `str` for the sentence of a denial.
 """
 
 import asyncio
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, ParamSpec, TypeVar, cast, overload
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, ParamSpec, TypeVar, overload
 
 from proctor import signatures
 from proctor.context import Body, current
@@ -23,11 +24,14 @@ R = TypeVar("R")
 
 Tool = Callable[..., Awaitable[Any]]
 
+Governed = Callable[P, Coroutine[Any, Any, R | str]]
+"""A tool as type checkers see it; the `str` is what a denial returns."""
+
 
 @overload
-def tool(fn: Callable[P, Awaitable[R]], /) -> Callable[P, Awaitable[R]]: ...
+def tool(fn: Callable[P, Awaitable[R]], /) -> Governed[P, R]: ...
 @overload
-def tool(fn: Callable[P, R], /) -> Callable[P, Awaitable[R]]: ...
+def tool(fn: Callable[P, R], /) -> Governed[P, R]: ...
 @overload
 def tool(
     tool_id: str | None = None, /, *, idempotency: str = Idempotency.SAFE_TO_RETRY
@@ -62,9 +66,9 @@ class Governing:
         self._idempotency = idempotency
 
     @overload
-    def __call__(self, fn: Callable[P, Awaitable[R]], /) -> Callable[P, Awaitable[R]]: ...
+    def __call__(self, fn: Callable[P, Awaitable[R]], /) -> Governed[P, R]: ...
     @overload
-    def __call__(self, fn: Callable[P, R], /) -> Callable[P, Awaitable[R]]: ...
+    def __call__(self, fn: Callable[P, R], /) -> Governed[P, R]: ...
 
     def __call__(self, fn: Any, /) -> Any:
         """Return the governed form of `fn`."""
@@ -148,12 +152,28 @@ def input_schema(of: Tool) -> dict[str, Any]:
     return dict(given) if given is not None else signatures.schema_of(of)
 
 
+@overload
 async def step(
     name: str,
-    fn: Callable[..., Awaitable[R]] | Callable[..., R],
+    fn: Callable[..., Awaitable[R]],
     args: Mapping[str, Any] | None = None,
     idempotency: str = Idempotency.SAFE_TO_RETRY,
-) -> R:
+) -> R: ...
+@overload
+async def step(
+    name: str,
+    fn: Callable[..., R],
+    args: Mapping[str, Any] | None = None,
+    idempotency: str = Idempotency.SAFE_TO_RETRY,
+) -> R: ...
+
+
+async def step(
+    name: str,
+    fn: Callable[..., Any],
+    args: Mapping[str, Any] | None = None,
+    idempotency: str = Idempotency.SAFE_TO_RETRY,
+) -> Any:
     """Run local code that may come out differently each time, and record what it gave.
 
     `fn` is called as `fn(**args)`, a plain `def` in a worker thread. Returns what was
@@ -172,8 +192,7 @@ async def step(
         return await run(**given)
 
     here = current(f"step {name!r}")
-    value = await here.call(StepKind.LOCAL, name, given, _idempotency(idempotency), body)
-    return cast("R", value)
+    return await here.call(StepKind.LOCAL, name, given, _idempotency(idempotency), body)
 
 
 def _governed(fn: Any, tool_id: str | None, idempotency: Idempotency) -> Tool:

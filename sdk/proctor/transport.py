@@ -1,14 +1,23 @@
 """The kernel as its callers see it: two ports, whatever carries the calls.
 
 An agent talks to an `AgentPort`, a client to a `ClientPort`. The embedded kernel satisfies
-both in this process. User values cross as JSON text (see `wire.calls`).
+both in this process; over HTTP, `http_client_port` is the second. User values cross as JSON
+text (see `wire.calls`).
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, Protocol
 
 from proctor.wire.calls import Lease, StepReply, StepSubmission
-from proctor.wire.messages import Approval, Event, Execution, PolicyStatus, Step
+from proctor.wire.messages import (
+    Approval,
+    Event,
+    Execution,
+    ExecutionPage,
+    ForkPoints,
+    PolicyStatus,
+    Step,
+)
 
 
 class AgentPort(Protocol):
@@ -55,7 +64,8 @@ class AgentPort(Protocol):
 class ClientPort(Protocol):
     """What the owner of a run may ask of the kernel (protocol 1.2).
 
-    Raises `WireError` with `not_found` for an unknown agent, run or step.
+    Raises `WireError` with `not_found` for an unknown agent, run or step, and `NetworkError`
+    when there is a network and the kernel cannot be reached over it.
     """
 
     async def create_execution(
@@ -64,13 +74,21 @@ class ClientPort(Protocol):
         *,
         input_json: str,
         session: str | None = None,
+        parent_execution_id: str | None = None,
         idempotency_key: str | None = None,
+        on_behalf_of: str | None = None,
     ) -> Execution:
         """Start a run; it is durable when this returns."""
         ...
 
     async def get_execution(self, execution_id: str) -> Execution:
         """Read one run as it stands."""
+        ...
+
+    async def list_executions(
+        self, *, agent_id: str, session: str, status: str, cursor: str, limit: int
+    ) -> ExecutionPage:
+        """Read a page of runs, the newest first; what is empty does not narrow."""
         ...
 
     async def wait_execution(self, execution_id: str) -> Execution:
@@ -83,20 +101,49 @@ class ClientPort(Protocol):
         """Read up to `limit` log entries with a sequence number above `after_seq`, in order."""
         ...
 
+    def watch_execution(self, execution_id: str, *, after_seq: int) -> AsyncGenerator[Event, None]:
+        """Give every log entry above `after_seq`, in order and as it comes, to the run's end."""
+        ...
+
     async def list_steps(self, execution_id: str) -> Sequence[Step]:
-        """Read every step of a run, in the order in which they were first proposed."""
+        """Read every step of a run."""
         ...
 
     async def get_step(self, execution_id: str, step_id: str) -> Step:
         """Read one step."""
         ...
 
+    async def previous_state(self, execution_id: str) -> Any:
+        """Read what the run before this one left for it."""
+        ...
+
+    async def fork_execution(
+        self, execution_id: str, *, at_seq: int, session: str | None, policy_bundle: str | None
+    ) -> Execution:
+        """Start a run as a copy of this one up to an event; it is durable when this returns."""
+        ...
+
+    async def fork_points(self, execution_id: str) -> ForkPoints:
+        """Read where a run can be forked, and which checkpoints there are."""
+        ...
+
+    async def cancel_execution(self, execution_id: str) -> None:
+        """End the run; raises `conflict` when it has ended already."""
+        ...
+
     async def policy_status(self) -> PolicyStatus:
         """Tell which rules decide, and what is wrong with their folder."""
         ...
 
-    async def list_approvals(self, *, status: str) -> Sequence[Approval]:
-        """Read the approvals of a status, the oldest first; of any when it is empty."""
+    async def list_approvals(self, *, status: str, after: str) -> Sequence[Approval]:
+        """Read a page of the approvals of a status (empty: of any), the oldest first."""
+        ...
+
+    def watch_approvals(self) -> AsyncGenerator[Approval, None]:
+        """Give the approvals that are pending, then each as it is asked for, voted on, decided.
+
+        What did not change may come again.
+        """
         ...
 
     async def get_approval(self, approval_id: str) -> Approval:
@@ -113,8 +160,4 @@ class ClientPort(Protocol):
         self, approval_id: str, *, by: str, groups: Sequence[str], rationale: str
     ) -> None:
         """Say no to a call that waits; raises `forbidden` for whoever is not asked."""
-        ...
-
-    async def cancel_execution(self, execution_id: str) -> None:
-        """End the run; raises `conflict` when it has ended already."""
         ...

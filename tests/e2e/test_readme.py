@@ -1,11 +1,17 @@
 """What the README tells a newcomer to write does what it says."""
 
+import asyncio
+import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+from tests.support.claiming import at_work
+from tests.support.server import running
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -29,6 +35,53 @@ def test_the_first_agent_prints_what_the_readme_shows(tmp_path: Path) -> None:
 
     assert done.stderr == ""
     assert without_time(done.stdout) == without_time(blocks("")[0])
+
+
+def test_the_tests_of_the_first_agent_pass(tmp_path: Path) -> None:
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules" / "first.cedar").write_text(blocks("cedar")[0])
+    (tmp_path / "first.py").write_text(blocks("python")[0])
+    (tmp_path / "test_first.py").write_text(blocks("python")[1])
+
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "proctor.pytest_plugin", "--rootdir", "."],
+        cwd=tmp_path,
+        # Whether it is installed here or not, the plugin is loaded once.
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert "2 passed" in done.stdout, done.stdout
+
+
+async def test_the_script_sees_a_run_to_its_end_at_a_server(tmp_path: Path) -> None:
+    rules = tmp_path / "rules"
+    rules.mkdir()
+    (rules / "first.cedar").write_text(blocks("cedar")[0])
+    (tmp_path / "script.py").write_text(blocks("python")[2])
+    first: dict[str, Any] = {"__name__": "first"}
+    exec(blocks("python")[0], first)  # what the README says, with nothing that a module adds
+    with running(
+        "dev", folder=tmp_path, database=str(tmp_path / "server.db"), rules=rules
+    ) as server:
+        async with at_work(server.url, first["agent"], {}):
+            done = await asyncio.to_thread(
+                subprocess.run,
+                [sys.executable, "script.py"],
+                cwd=tmp_path,
+                env={**os.environ, "PROCTOR_URL": server.url},
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+
+    printed = done.stdout.splitlines()
+    assert done.stderr == ""
+    assert printed[0] == "execution.created"
+    assert printed[-2:] == ["execution.completed", "['about cedar']"]
 
 
 def test_every_make_target_of_the_readme_exists() -> None:

@@ -22,9 +22,15 @@ def python(program: str) -> str:
 def test_importing_the_package_loads_no_framework_and_no_kernel() -> None:
     loaded = json.loads(python("import json, sys, proctor; print(json.dumps(sorted(sys.modules)))"))
 
-    assert {"mcp", "httpx", "sqlalchemy", "cedarpy", "pydantic", "proctor_kernel"}.isdisjoint(
-        loaded
-    )
+    assert {
+        "mcp",
+        "httpx",
+        "httpx2",
+        "sqlalchemy",
+        "cedarpy",
+        "pydantic",
+        "proctor_kernel",
+    }.isdisjoint(loaded)
 
 
 def test_no_module_is_named_like_a_public_name() -> None:
@@ -63,6 +69,20 @@ def test_without_the_kernel_embedding_says_what_to_install() -> None:
         "    async with proctor.embedded(agents=[agent], rules='rules'): pass\n"
         "try:\n"
         "    asyncio.run(main())\n"
+        "except proctor.ProctorError as error:\n"
+        "    print(error)\n"
+    )
+
+    assert "pip install 'proctor[kernel]'" in said
+
+
+def test_without_the_kernel_testing_says_what_to_install() -> None:
+    said = python(
+        "import sys; sys.modules['proctor_kernel'] = None\n"
+        "import proctor\n"
+        "agent = proctor.Agent('a'); agent.bind(lambda input: None)\n"
+        "try:\n"
+        "    proctor.testing.run(agent, rules='permit (principal, action, resource);')\n"
         "except proctor.ProctorError as error:\n"
         "    print(error)\n"
     )

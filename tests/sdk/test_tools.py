@@ -391,8 +391,8 @@ async def a(query: str, limit: int = 1) -> list[str]: return []
 def b(n: int) -> float: return 1.0
 
 async def main() -> None:
-    hits: list[str] = await a("x", limit=2)
-    ratio: float = await b(1)
+    hits: list[str] | str = await a("x", limit=2)
+    ratio: float | str = await b(1)
     await a(5)
     await b("x")
     wrong: int = await a("x")

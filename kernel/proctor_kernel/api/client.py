@@ -6,7 +6,15 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import ConfigDict, Field
 
 from proctor.wire.calls import WireError
-from proctor.wire.words import ErrorCode, ExecutionStatus, Reason, Scope
+from proctor.wire.words import (
+    EVENTS_PAGE_MAX,
+    EXECUTIONS_PAGE_MAX,
+    ErrorCode,
+    ExecutionStatus,
+    Reason,
+    Scope,
+)
+from proctor_kernel import views
 from proctor_kernel.api.bodies import Body, JsonText, documented, parse, read
 from proctor_kernel.api.callers import Caller, uuid_of
 from proctor_kernel.api.documents import (
@@ -25,9 +33,7 @@ from proctor_kernel.wire_errors import errors_on_the_wire
 
 router = APIRouter(tags=["client"])
 
-EVENTS_MAX = 1000
 EVENTS_DEFAULT = 100
-EXECUTIONS_MAX = 200
 
 
 class SpawnedByBody(Body):
@@ -120,7 +126,7 @@ async def list_executions(
                 session=_storable(session),
                 status=status,
                 cursor=uuid_of("cursor", cursor) if cursor else "",
-                limit=min(max(limit, 1), EXECUTIONS_MAX),
+                limit=min(max(limit, 1), EXECUTIONS_PAGE_MAX),
             )
         )
 
@@ -161,14 +167,19 @@ async def list_events(
             await service.queries.events(
                 execution_id,
                 after_seq=_number(after_seq),
-                limit=min(wanted, EVENTS_MAX) if wanted > 0 else EVENTS_DEFAULT,
+                limit=min(wanted, EVENTS_PAGE_MAX) if wanted > 0 else EVENTS_DEFAULT,
             )
         )
 
 
 @router.get("/v0/executions/{execution_id}/steps", responses=STEPS)
-async def list_steps(request: Request, execution_id: str, status: str = "") -> Response:
-    """Read the steps of a run, by id; with `status=terminal` only those with an outcome."""
+async def list_steps(
+    request: Request,
+    execution_id: str,
+    status: str = "",
+    order: Annotated[str, Query(description="by id, or as they were first `proposed`")] = "",
+) -> Response:
+    """Read the steps of a run; with `status=terminal` only those with an outcome."""
     agent_id = await _either(request)
     execution_id = uuid_of("execution_id", execution_id)
     await _owned(request, execution_id, agent_id)
@@ -176,7 +187,7 @@ async def list_steps(request: Request, execution_id: str, status: str = "") -> R
     with errors_on_the_wire():
         return answer(
             await service.queries.steps(
-                execution_id, only_terminal=status == "terminal", by_id=True
+                execution_id, only_terminal=status == "terminal", by_id=order != "proposed"
             )
         )
 
@@ -241,27 +252,7 @@ async def fork_points(request: Request, execution_id: str) -> Response:
         state = await service.kernel.load(execution_id)
     if state.status is None:
         raise WireError(ErrorCode.NOT_FOUND, f"no execution {execution_id!r}")
-    checkpoints = []
-    for key, resource in sorted(state.resources.items()):
-        for each in resource.checkpoints:
-            shown: View = {
-                "key": key,
-                "generation": each.generation,
-                "checkpoint_ref": each.ref,
-                "covered_seq": each.covered_seq,
-            }
-            if each.invalidated_seq is not None:
-                shown["invalidated_seq"] = each.invalidated_seq
-            checkpoints.append(shown)
-    return answer(
-        {
-            "latest_seq": state.seq,
-            "resources": {
-                key: resource.registered_seq for key, resource in sorted(state.resources.items())
-            },
-            "checkpoints": checkpoints,
-        }
-    )
+    return answer(views.fork_points(state))
 
 
 async def _client(request: Request, *scopes: Scope) -> Caller:

@@ -6,7 +6,15 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
-from proctor.wire.messages import Approval, Event, Execution, PolicyStatus, Step
+from proctor.wire.messages import (
+    Approval,
+    Event,
+    Execution,
+    ExecutionPage,
+    ForkPoints,
+    PolicyStatus,
+    Step,
+)
 from proctor_kernel.api.bodies import NESTED
 
 Responses = dict[int | str, dict[str, Any]]
@@ -20,25 +28,10 @@ class ErrorEnvelope(BaseModel):
     details: str | None = None
 
 
-class Page(BaseModel):
-    """Runs, the newest first."""
-
-    executions: list[Execution]
-    next_cursor: str | None = None
-
-
 class Previous(BaseModel):
     """What the run before left."""
 
     state: Any
-
-
-class ForkPoints(BaseModel):
-    """Where a run can be forked."""
-
-    latest_seq: int
-    resources: dict[str, int]
-    checkpoints: list[dict[str, Any]]
 
 
 class AgentView(BaseModel):
@@ -86,7 +79,7 @@ def _of(model: Any, status: int = 200) -> Responses:
 
 EXECUTION: Final = _of(Execution)
 CREATED: Final = _of(Execution, 201)
-EXECUTIONS: Final = _of(Page)
+EXECUTIONS: Final = _of(ExecutionPage)
 PREVIOUS: Final = _of(Previous)
 EVENTS: Final = _of(list[Event])
 STEPS: Final = _of(list[Step])

@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from proctor.wire.words import SERVER_URL_DEFAULT
 from proctor_kernel.client_cli import show
 from proctor_kernel.client_cli.connection import (
-    DEFAULT_URL,
     ApiKey,
     AsJson,
     Url,
@@ -27,7 +27,9 @@ AgentId = Annotated[
 
 
 @agents_app.command("ls")
-def list_agents(url: Url = DEFAULT_URL, api_key: ApiKey = None, as_json: AsJson = False) -> None:
+def list_agents(
+    url: Url = SERVER_URL_DEFAULT, api_key: ApiKey = None, as_json: AsJson = False
+) -> None:
     """List the agents."""
     with connected(url, api_key) as server:
         agents = server.get(path("agents"))
@@ -51,7 +53,7 @@ def list_agents(url: Url = DEFAULT_URL, api_key: ApiKey = None, as_json: AsJson 
 
 @agents_app.command("get")
 def get_agent(
-    agent: AgentId, url: Url = DEFAULT_URL, api_key: ApiKey = None, as_json: AsJson = False
+    agent: AgentId, url: Url = SERVER_URL_DEFAULT, api_key: ApiKey = None, as_json: AsJson = False
 ) -> None:
     """Show one agent; its name may be cut short."""
     with connected(url, api_key) as server:
@@ -92,7 +94,7 @@ def add_agent(
             metavar="SECONDS", min=1, help="How long it may be silent before its run is redone."
         ),
     ] = None,
-    url: Url = DEFAULT_URL,
+    url: Url = SERVER_URL_DEFAULT,
     api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
@@ -117,7 +119,7 @@ def add_agent(
 
 @agents_app.command("rm")
 def remove_agent(
-    agent: AgentId, url: Url = DEFAULT_URL, api_key: ApiKey = None, as_json: AsJson = False
+    agent: AgentId, url: Url = SERVER_URL_DEFAULT, api_key: ApiKey = None, as_json: AsJson = False
 ) -> None:
     """Remove an agent; the name has to be the whole name."""
     with connected(url, api_key) as server:

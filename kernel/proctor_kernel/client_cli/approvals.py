@@ -8,10 +8,10 @@ from typing import Annotated, Final, Literal
 import typer
 from rich.text import Text
 
-from proctor.wire.words import ApprovalStatus
+from proctor.wire.json_text import parsed
+from proctor.wire.words import SERVER_URL_DEFAULT, ApprovalStatus
 from proctor_kernel.client_cli import show
 from proctor_kernel.client_cli.connection import (
-    DEFAULT_URL,
     ApiError,
     ApiKey,
     AsJson,
@@ -20,7 +20,6 @@ from proctor_kernel.client_cli.connection import (
     connected,
     fail,
     is_whole,
-    parsed,
     path,
     resolve,
 )
@@ -67,7 +66,7 @@ def list_approvals(
     watch: Annotated[
         bool, typer.Option("--watch", help="Go on with what is asked and decided from now on.")
     ] = False,
-    url: Url = DEFAULT_URL,
+    url: Url = SERVER_URL_DEFAULT,
     api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
@@ -89,7 +88,10 @@ def list_approvals(
 
 @approvals_app.command("show")
 def show_approval(
-    approval: ApprovalId, url: Url = DEFAULT_URL, api_key: ApiKey = None, as_json: AsJson = False
+    approval: ApprovalId,
+    url: Url = SERVER_URL_DEFAULT,
+    api_key: ApiKey = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show one approval, with the call that it is about."""
     with connected(url, api_key) as server:
@@ -105,7 +107,7 @@ def grant_approval(
     approval: MaybeApprovalId = None,
     reason: Reason = None,
     by: By = None,
-    url: Url = DEFAULT_URL,
+    url: Url = SERVER_URL_DEFAULT,
     api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
@@ -119,7 +121,7 @@ def deny_approval(
     approval: MaybeApprovalId = None,
     reason: Reason = None,
     by: By = None,
-    url: Url = DEFAULT_URL,
+    url: Url = SERVER_URL_DEFAULT,
     api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:

@@ -14,21 +14,24 @@ from urllib.parse import quote
 import httpx2
 import typer
 
+from proctor.wire.json_text import parsed
+from proctor.wire.words import API_KEY_VARIABLE, SERVER_URL_DEFAULT, SERVER_URL_VARIABLE
 from proctor_kernel.client_cli.show import Json, brief, clean, err
-
-DEFAULT_URL: Final = "http://127.0.0.1:8080"
 
 Url = Annotated[
     str,
     typer.Option(
-        "--url", envvar="PROCTOR_URL", help="Where the server is.", rich_help_panel="Connection"
+        "--url",
+        envvar=SERVER_URL_VARIABLE,
+        help="Where the server is.",
+        rich_help_panel="Connection",
     ),
 ]
 ApiKey = Annotated[
     str | None,
     typer.Option(
         "--api-key",
-        envvar="PROCTOR_API_KEY",
+        envvar=API_KEY_VARIABLE,
         help="Who asks; in the environment other users of the machine do not see it.",
         rich_help_panel="Connection",
     ),
@@ -193,17 +196,6 @@ def text_of(file: str) -> str:
         fail(f"{file} is not UTF-8 text")
 
 
-def parsed(text: str) -> Any:
-    """Return a JSON document as Python values; raises ValueError."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        raise
-    except ValueError:
-        # What Python refuses of valid JSON is an integer of thousands of digits.
-        return json.loads(text, parse_int=_integer)
-
-
 def resolve(given: str, what: str, ids: Iterable[str]) -> str:
     """Return the one id that `given` is, begins or ends; fails when it is not one."""
     known = list(ids)
@@ -229,8 +221,8 @@ def is_whole(given: str) -> bool:
 
 def complete_agents(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the agents whose names begin with what was typed, for the shell."""
-    url = ctx.params.get("url") or os.environ.get("PROCTOR_URL") or DEFAULT_URL
-    api_key = ctx.params.get("api_key") or os.environ.get("PROCTOR_API_KEY")
+    url = ctx.params.get("url") or os.environ.get(SERVER_URL_VARIABLE) or SERVER_URL_DEFAULT
+    api_key = ctx.params.get("api_key") or os.environ.get(API_KEY_VARIABLE)
     try:
         with Server(url, api_key, timeout=1.0) as server:
             names = [str(agent["id"]) for agent in server.get(path("agents"))]
@@ -276,10 +268,3 @@ def _detail_lines(details: Any) -> Iterator[str]:
             yield from map(brief, details)
         case _:
             yield from str(details).splitlines()
-
-
-def _integer(literal: str) -> int | str:
-    try:
-        return int(literal)
-    except ValueError:
-        return literal

@@ -5,10 +5,10 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from proctor.wire.words import ExecutionStatus
+from proctor.wire.json_text import parsed
+from proctor.wire.words import EVENTS_PAGE_MAX, SERVER_URL_DEFAULT, ExecutionStatus
 from proctor_kernel.client_cli import show
 from proctor_kernel.client_cli.connection import (
-    DEFAULT_URL,
     IDS_MAX,
     ApiError,
     ApiKey,
@@ -19,7 +19,6 @@ from proctor_kernel.client_cli.connection import (
     connected,
     fail,
     is_whole,
-    parsed,
     path,
     resolve,
     text_of,
@@ -31,7 +30,6 @@ exec_app = typer.Typer(no_args_is_help=True, help="Start runs of agents, and see
 RunId = Annotated[str, typer.Argument(metavar="ID", help="The run; its id may be cut short.")]
 
 _FAILED = {ExecutionStatus.FAILED, ExecutionStatus.CANCELLED}
-_EVENTS_MAX = 1000
 
 
 @exec_app.command("create")
@@ -48,7 +46,7 @@ def create_run(
     ] = None,
     on_behalf_of: Annotated[str | None, typer.Option(help="The user whom it is for.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Follow it until it ends.")] = False,
-    url: Url = DEFAULT_URL,
+    url: Url = SERVER_URL_DEFAULT,
     api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
@@ -78,7 +76,7 @@ def list_runs(
     status: Annotated[ExecutionStatus | None, typer.Option(help="Only these.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many, the newest first.")] = 20,
     everything: Annotated[bool, typer.Option("--all", help="Every one.")] = False,
-    url: Url = DEFAULT_URL,
+    url: Url = SERVER_URL_DEFAULT,
     api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
@@ -110,7 +108,7 @@ def list_runs(
 
 @exec_app.command("get")
 def get_run(
-    run: RunId, url: Url = DEFAULT_URL, api_key: ApiKey = None, as_json: AsJson = False
+    run: RunId, url: Url = SERVER_URL_DEFAULT, api_key: ApiKey = None, as_json: AsJson = False
 ) -> None:
     """Show one run, with its input and output."""
     with connected(url, api_key) as server:
@@ -138,7 +136,7 @@ def get_run(
 
 @exec_app.command("watch")
 def watch_run(
-    run: RunId, url: Url = DEFAULT_URL, api_key: ApiKey = None, as_json: AsJson = False
+    run: RunId, url: Url = SERVER_URL_DEFAULT, api_key: ApiKey = None, as_json: AsJson = False
 ) -> None:
     """Follow a run until it ends; status 1 when it failed or was cancelled."""
     with connected(url, api_key) as server:
@@ -147,7 +145,7 @@ def watch_run(
 
 @exec_app.command("steps")
 def list_steps(
-    run: RunId, url: Url = DEFAULT_URL, api_key: ApiKey = None, as_json: AsJson = False
+    run: RunId, url: Url = SERVER_URL_DEFAULT, api_key: ApiKey = None, as_json: AsJson = False
 ) -> None:
     """List what a run called, and what the rules said."""
     with connected(url, api_key) as server:
@@ -182,8 +180,8 @@ def list_steps(
 def list_events(
     run: RunId,
     after: Annotated[int, typer.Option(min=0, help="Only those above this number.")] = 0,
-    limit: Annotated[int, typer.Option(min=1, max=_EVENTS_MAX, help="How many.")] = 100,
-    url: Url = DEFAULT_URL,
+    limit: Annotated[int, typer.Option(min=1, max=EVENTS_PAGE_MAX, help="How many.")] = 100,
+    url: Url = SERVER_URL_DEFAULT,
     api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
@@ -202,7 +200,7 @@ def list_events(
 
 @exec_app.command("cancel")
 def cancel_run(
-    run: RunId, url: Url = DEFAULT_URL, api_key: ApiKey = None, as_json: AsJson = False
+    run: RunId, url: Url = SERVER_URL_DEFAULT, api_key: ApiKey = None, as_json: AsJson = False
 ) -> None:
     """End a run."""
     with connected(url, api_key) as server:
@@ -222,7 +220,7 @@ def fork_run(
     policy: Annotated[
         str | None, typer.Option(metavar="FILE", help="Rules for it; - is the standard input.")
     ] = None,
-    url: Url = DEFAULT_URL,
+    url: Url = SERVER_URL_DEFAULT,
     api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:

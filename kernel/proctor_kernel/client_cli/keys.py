@@ -7,9 +7,9 @@ import typer
 from rich.text import Text
 
 from proctor.wire.calls import WireError
+from proctor.wire.words import SERVER_URL_DEFAULT
 from proctor_kernel.client_cli import show
 from proctor_kernel.client_cli.connection import (
-    DEFAULT_URL,
     ApiKey,
     AsJson,
     Server,
@@ -65,7 +65,7 @@ def create_key(
         str | None,
         typer.Option(help="Make it in this PostgreSQL itself: the first key of a new server."),
     ] = None,
-    url: Url = DEFAULT_URL,
+    url: Url = SERVER_URL_DEFAULT,
     api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
@@ -80,7 +80,9 @@ def create_key(
 
 
 @keys_app.command("ls")
-def list_keys(url: Url = DEFAULT_URL, api_key: ApiKey = None, as_json: AsJson = False) -> None:
+def list_keys(
+    url: Url = SERVER_URL_DEFAULT, api_key: ApiKey = None, as_json: AsJson = False
+) -> None:
     """List the keys, without their tokens."""
     with connected(url, api_key) as server:
         keys = server.get(path("api-keys"))
@@ -105,7 +107,7 @@ def list_keys(url: Url = DEFAULT_URL, api_key: ApiKey = None, as_json: AsJson = 
 
 @keys_app.command("rotate")
 def rotate_key(
-    key: KeyId, url: Url = DEFAULT_URL, api_key: ApiKey = None, as_json: AsJson = False
+    key: KeyId, url: Url = SERVER_URL_DEFAULT, api_key: ApiKey = None, as_json: AsJson = False
 ) -> None:
     """Give a key a new token, and print it, this once; the old one is worth nothing any more."""
     with connected(url, api_key) as server:
@@ -115,7 +117,7 @@ def rotate_key(
 
 @keys_app.command("revoke")
 def revoke_key(
-    key: KeyId, url: Url = DEFAULT_URL, api_key: ApiKey = None, as_json: AsJson = False
+    key: KeyId, url: Url = SERVER_URL_DEFAULT, api_key: ApiKey = None, as_json: AsJson = False
 ) -> None:
     """Make a key worth nothing, for good."""
     with connected(url, api_key) as server:

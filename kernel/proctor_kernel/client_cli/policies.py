@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
+from proctor.wire.words import SERVER_URL_DEFAULT
 from proctor_kernel.client_cli import show
 from proctor_kernel.client_cli.connection import (
-    DEFAULT_URL,
     ApiKey,
     AsJson,
     Url,
@@ -23,7 +23,9 @@ def add_policy_commands(app: typer.Typer) -> None:
     app.command("set")(set_policy)
 
 
-def policy_status(url: Url = DEFAULT_URL, api_key: ApiKey = None, as_json: AsJson = False) -> None:
+def policy_status(
+    url: Url = SERVER_URL_DEFAULT, api_key: ApiKey = None, as_json: AsJson = False
+) -> None:
     """Say which rules are in force at the server; status 1 when the files have problems."""
     with connected(url, api_key) as server:
         status = server.get(path("policy"))
@@ -53,7 +55,7 @@ def set_policy(
     file: Annotated[
         str, typer.Argument(help="Cedar rules or a Rebuno bundle; - is the standard input.")
     ],
-    url: Url = DEFAULT_URL,
+    url: Url = SERVER_URL_DEFAULT,
     api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:

@@ -23,6 +23,13 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
+class SpawnedBy(_Model):
+    """The step of another run that waits for this one."""
+
+    execution_id: str
+    step_id: str
+
+
 class Execution(_Model):
     """One run of an agent."""
 
@@ -36,6 +43,9 @@ class Execution(_Model):
     parent_execution_id: str | None = None
     forked_from: str | None = None
     fork_seq: int = 0
+    restoration: dict[str, Any] | None = None
+    """What a fork's resources go back to; only in the answer to a fork."""
+    spawned_by: SpawnedBy | None = None
     idempotency_key: str = ""
     created_by: str = ""
     """The authenticated principal that asked for the run."""
@@ -47,6 +57,33 @@ class Execution(_Model):
     created_at: datetime | None = None
     updated_at: datetime | None = None
     deadline_at: datetime | None = None
+
+
+class ExecutionPage(_Model):
+    """Runs, the newest first; without a cursor the page is the last one."""
+
+    executions: list[Execution]
+    next_cursor: str | None = None
+
+
+class Checkpoint(_Model):
+    """A state of a resource that a fork can go back to."""
+
+    key: str
+    generation: int = 0
+    checkpoint_ref: str = ""
+    covered_seq: int = 0
+    """The last event whose effects are in it."""
+    invalidated_seq: int | None = None
+
+
+class ForkPoints(_Model):
+    """Where a run can be forked: at any event up to the latest."""
+
+    latest_seq: int
+    resources: dict[str, int] = {}
+    """The event that registered each resource, by key."""
+    checkpoints: list[Checkpoint] = []
 
 
 class Step(_Model):

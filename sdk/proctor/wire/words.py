@@ -168,3 +168,15 @@ ends refuse sooner, and always at the same depth.
 
 JSON_BYTES_MAX: Final = 10 * 1024 * 1024
 """Bytes of one JSON document (arguments, a result, an input): the protocol's body limit."""
+
+SERVER_URL_DEFAULT: Final = "http://127.0.0.1:8080"
+"""Where clients look for a server that nobody named: that of `proctor dev`."""
+
+SERVER_URL_VARIABLE: Final = "PROCTOR_URL"
+API_KEY_VARIABLE: Final = "PROCTOR_API_KEY"
+"""Environment variables that name the server, and who asks it."""
+
+EXECUTIONS_PAGE_MAX: Final = 200
+EVENTS_PAGE_MAX: Final = 1000
+APPROVALS_PAGE_MAX: Final = 1000
+"""Most items of one page (protocol 1.2)."""

@@ -361,7 +361,7 @@ def test_a_kernel_that_was_away_catches_up_in_bounded_steps(
     rows = asyncio.run(database.read(statements.ALL_CHECKPOINTS))
     report = checked(path, keys)
     database.close()
-    logged = [record.fields["checkpoint_hash"] for record in caplog.records]  # type: ignore[attr-defined]
+    logged = [record.proctor_fields["checkpoint_hash"] for record in caplog.records]  # type: ignore[attr-defined]
 
     assert (report.findings, report.unsigned) == ((), 0)
     assert len(rows) > 5
