@@ -28,7 +28,7 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/mypy -p examples.demo
+	$(BIN)/mypy -p examples
 	$(BIN)/lint-imports
 	$(BIN)/codespell
 	$(BIN)/yamllint --strict --config-file deploy/.yamllint.yaml deploy

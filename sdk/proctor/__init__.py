@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from proctor.client import Client as Client
     from proctor.context import execution as execution
     from proctor.embedding import embedded as embedded
+    from proctor.embedding import run_embedded as run_embedded
     from proctor.errors import (
         APIError as APIError,
     )
@@ -79,7 +80,7 @@ _PUBLIC = {
     "proctor.agent": ("Agent",),
     "proctor.client": ("Client",),
     "proctor.context": ("execution",),
-    "proctor.embedding": ("embedded",),
+    "proctor.embedding": ("embedded", "run_embedded"),
     "proctor.errors": (
         "APIError",
         "Blocked",

@@ -81,24 +81,36 @@ class Agent:
             raise
 
     async def _attempt(self, here: Execution) -> None:
+        with Activation(here):
+            handler = asyncio.ensure_future(self._outcome(here))
+
+        def stop() -> None:
+            here.stopping = True
+            handler.cancel()
+
+        here.under_way.stop = stop
         try:
-            with Activation(here):
-                output_json = await self._outcome(here)
-        except Blocked:
-            await _stop_to_wait(here)
-            return
-        except CONTROL_FLOW:
-            return
-        except Exception as error:
-            if isinstance(here.ended_by, Blocked):
+            await asyncio.wait([handler])
+        except asyncio.CancelledError:
+            handler.cancel()
+            await asyncio.gather(handler, return_exceptions=True)
+            raise
+        finally:
+            here.under_way.release()
+        error = _raised(handler)
+        if here.under_way.ended_by is None and isinstance(error, CONTROL_FLOW):
+            here.under_way.over(error)
+        match here.under_way.ended_by:
+            case Blocked():
                 await _stop_to_wait(here)
-            if here.ended_by is None:
+            case None if error is not None:
                 await _post(here.port.fail_execution(here.id, here.lease, reason=_reason(error)))
-            return
-        if isinstance(here.ended_by, Blocked):
-            await _stop_to_wait(here)
-        if here.ended_by is None:
-            await _post(here.port.complete_execution(here.id, here.lease, output_json=output_json))
+            case None:
+                await _post(
+                    here.port.complete_execution(here.id, here.lease, output_json=handler.result())
+                )
+            case _:
+                pass  # the run has ended, or another attempt has taken it over
 
     async def _outcome(self, here: Execution) -> str:
         handler = self._handler
@@ -159,15 +171,21 @@ def _hints(handler: Callable[..., Any]) -> dict[str, Any]:
         return dict(getattr(handler, "__annotations__", {}))
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     if isinstance(error, InputInvalid):
         return f"input_invalid: {error}"
     return failure_reason(error)
 
 
+def _raised(handler: asyncio.Future[str]) -> BaseException | None:
+    if handler.cancelled():
+        return asyncio.CancelledError("the handler cancelled itself")
+    return handler.exception()
+
+
 async def _stop_to_wait(here: Execution) -> None:
     """Let calls under way come to their end, then tell the kernel that the attempt is over."""
-    await here.quiet()
+    await here.under_way.quiet()
     await _post(here.port.suspend(here.id, here.lease))
 
 

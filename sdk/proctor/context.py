@@ -6,6 +6,8 @@ only in what they do with a refusal.
 What is recorded when a body does not return: it raised, the step failed; the caller gave up on
 this call (a timeout of its own), the step failed as `cancelled`; the attempt itself is being
 stopped, nothing, so that the next attempt treats it by its idempotency.
+
+`under_way` says what becomes of the calls of an attempt that has to stop.
 """
 
 import asyncio
@@ -38,6 +40,7 @@ from proctor.handshake import (
     shake,
 )
 from proctor.transport import AgentPort
+from proctor.under_way import UnderWay
 from proctor.wire.calls import Lease, StepReply, StepSubmission, WireError
 from proctor.wire.words import Answer, ErrorCode, Idempotency, StepKind
 
@@ -65,10 +68,7 @@ class Execution:
     port: AgentPort = field(repr=False)
     stopping: bool = False
     """The attempt is being stopped from outside: nothing more is recorded for it."""
-    ended_by: Exception | None = None
-    """The control flow that ended the handler, also when the handler swallowed it."""
-    _calls: int = 0
-    _at_rest: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
+    under_way: UnderWay = field(default_factory=UnderWay, repr=False)
 
     async def call(
         self,
@@ -87,24 +87,30 @@ class Execution:
             TypeError: an argument is not JSON; nothing was submitted.
             PolicyError: the rules deny it. RateLimited: a limit is used up.
             ToolError: the body raised, or returned what is not JSON.
-            Blocked, Terminated, LeaseSuperseded: the handler is over.
+            CancelledError: the attempt is over, so its handler is stopped.
+            Blocked, Terminated, LeaseSuperseded: it is over, and nothing can stop the handler.
         """
         submission = StepSubmission(
             kind, target, encode.args_to_json(args, target), idempotency, uuid.uuid4().hex
         )
-        self._calls += 1
+        calls = self.under_way
+        call = calls.begin()
         try:
-            return await self._answered(submission, body)
+            if calls.is_over_for(call):
+                await calls.hold(call)
+            try:
+                value = await self._answered(submission, body)
+            except Exception as error:
+                waits = isinstance(error, CONTROL_FLOW) or calls.is_over_for(call)
+                if calls.stop is None or not waits:
+                    raise
+            else:
+                if calls.stop is None or not calls.is_over_for(call):
+                    return value
+            # Beside the `except`: what is held has nothing to say about why.
+            await calls.hold(call)
         finally:
-            self._calls -= 1
-            if self._calls == 0:
-                self._at_rest.set()
-
-    async def quiet(self) -> None:
-        """Wait until no call of this attempt is under way."""
-        while self._calls:
-            self._at_rest.clear()
-            await self._at_rest.wait()
+            calls.end(call)
 
     async def _answered(self, submission: StepSubmission, body: Body) -> Any:
         target = submission.target
@@ -128,7 +134,7 @@ class Execution:
                 case _:
                     assert_never(answer)
         except CONTROL_FLOW as error:
-            self.ended_by = error
+            self.under_way.over(error)
             raise
 
     async def _submit(self, submission: StepSubmission) -> StepReply:

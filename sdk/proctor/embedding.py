@@ -1,5 +1,6 @@
-"""The kernel inside this process: `async with embedded(...) as client`."""
+"""The kernel inside this process: `async with embedded(...) as client`, or `run_embedded(...)`."""
 
+import asyncio
 import importlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ from proctor.errors import ProctorError
 from proctor.tools import input_schema
 from proctor.transport import AgentPort
 from proctor.wire.calls import Delivery
+from proctor.wire.words import ExecutionStatus
 
 Deliver = Callable[[AgentPort, Delivery], Awaitable[None]]
 """Runs one attempt of an agent, which asks the kernel through its first argument."""
@@ -105,6 +107,74 @@ async def opened(
         yield port
     finally:
         await opening.__aexit__(None, None, None)
+
+
+async def run_embedded(
+    handler: Callable[..., Any],
+    input: Any = None,
+    *,
+    rules: str | Path,
+    database: str | Path = ":memory:",
+    key: str | None = None,
+) -> Any:
+    """Run a function once as an agent under `rules`, and return what it returns, as JSON has it.
+
+    The agent is called like the function, which takes `input` as a handler does. With a
+    `database` file and a `key` the run survives this process: the same call after a crash goes on
+    with the run that the key stands for, and after its end returns what it returned.
+
+    Raises:
+        ProctorError: the run failed, or was cancelled; it waits for an approval, which only a
+            client can decide: see `embedded`. Also what `embedded` raises.
+        ValueError: a file without a key, so that nothing could go on with what it holds.
+    """
+    if key is None and str(database) != ":memory:":
+        raise ValueError(f"run_embedded(database={str(database)!r}) needs a key for its run")
+    agent = _Resting(getattr(handler, "__name__", "agent"))
+    agent.bind(handler)
+    async with embedded(agents=[agent], rules=rules, database=database) as client:
+        run = await client.create(agent.id, input, idempotency_key=key)
+        ended = asyncio.ensure_future(client.wait(run.id))
+        try:
+            while not ended.done():
+                resting = asyncio.ensure_future(agent.rests.wait())
+                await asyncio.wait([ended, resting], return_when=asyncio.FIRST_COMPLETED)
+                resting.cancel()
+                agent.rests.clear()
+                await _refuse_to_wait_for_people(client, run.id)
+        finally:
+            ended.cancel()
+        run = ended.result()
+    if run.status is not ExecutionStatus.COMPLETED:
+        raise ProctorError(f"the run of {agent.id} {run.status}: {run.failure_reason}")
+    return run.output
+
+
+class _Resting(Agent):
+    """An agent that tells when an attempt of it is over."""
+
+    def __init__(self, agent_id: str) -> None:
+        super().__init__(agent_id)
+        self.rests = asyncio.Event()
+        self.rests.set()  # a run that is taken up again may be waiting already
+
+    async def deliver(self, port: AgentPort, delivery: Delivery) -> None:
+        try:
+            await super().deliver(port, delivery)
+        finally:
+            self.rests.set()
+
+
+async def _refuse_to_wait_for_people(client: Client, execution_id: str) -> None:
+    if (await client.get(execution_id)).status is not ExecutionStatus.BLOCKED:
+        return
+    for approval in await client.list_approvals():
+        if approval.execution_id == execution_id:
+            raise ProctorError(
+                f"{approval.target} {approval.args} waits for an approval: {approval.reason}. "
+                "Run the agent with proctor.embedded(...), and decide it with "
+                "client.grant_approval(...) or client.deny_approval(...)"
+            )
 
 
 def kernel_module(name: str) -> Any:

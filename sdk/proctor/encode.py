@@ -17,7 +17,10 @@ from uuid import UUID
 
 from proctor.wire.words import JSON_BYTES_MAX, JSON_DEPTH_MAX
 
-_PLAIN: Final = (str, int, float, bool, type(None))
+_PLAIN: Final = frozenset({str, int, bool, type(None)})
+"""What is JSON as it is. A float is not among them: some are none."""
+
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def to_json(value: object, what: str) -> str:
@@ -31,7 +34,7 @@ def to_json(value: object, what: str) -> str:
             than `JSON_DEPTH_MAX` or larger than `JSON_BYTES_MAX`.
     """
     try:
-        text = json.dumps(_plain(value, what, 0), ensure_ascii=False, separators=(",", ":"))
+        text = _ENCODER.encode(_plain(value, what, 0))
         size = len(text.encode())
     except UnicodeEncodeError:
         raise TypeError(f"{what} has an unpaired surrogate, which is not text") from None
@@ -56,16 +59,24 @@ def args_to_json(args: Mapping[str, object], target: str) -> str:
 
 def _plain(value: Any, what: str, depth: int) -> object:
     kind = type(value)
-    if kind is float and not math.isfinite(value):
-        raise TypeError(f"{what} is {value!r}, which JSON does not have")
     if kind in _PLAIN:
+        return value
+    if kind is float:
+        if not math.isfinite(value):
+            raise TypeError(f"{what} is {value!r}, which JSON does not have")
         return value
     if depth >= JSON_DEPTH_MAX:
         raise TypeError(f"{what} nests deeper than {JSON_DEPTH_MAX} levels")
+    # Most of what there is in a value is plain: that spares a call each.
     if kind is list or kind is tuple:
-        return [_plain(item, what, depth + 1) for item in value]
-    if isinstance(value, Mapping):
-        return {_key(key, what): _plain(item, what, depth + 1) for key, item in value.items()}
+        return [item if type(item) in _PLAIN else _plain(item, what, depth + 1) for item in value]
+    if kind is dict or isinstance(value, Mapping):
+        return {
+            key if type(key) is str else _key(key, what): item
+            if type(item) in _PLAIN
+            else _plain(item, what, depth + 1)
+            for key, item in value.items()
+        }
     return _plain(_converted(value, what), what, depth + 1)
 
 

@@ -106,8 +106,11 @@ def _without_nulls(args: dict[str, Any]) -> dict[str, Any]:
 
 
 def _field(of: Any, *names: str) -> Any:
+    # The first that is there, even if it is None: of the later, older names some warn.
     for name in names:
-        value = of.get(name) if isinstance(of, Mapping) else getattr(of, name, None)
-        if value is not None:
-            return value
+        if isinstance(of, Mapping):
+            if name in of:
+                return of[name]
+        elif hasattr(of, name):
+            return getattr(of, name)
     return None

@@ -52,6 +52,12 @@ def schema_of(function: Callable[..., Any]) -> dict[str, Any]:
     }
 
 
+def returns_text(function: Callable[..., Any]) -> bool:
+    """Whether a function may return any text by its annotation, or has none."""
+    annotation = getattr(function, "__annotations__", {}).get("return", Any)
+    return annotation in (str, Any, object, "str", "Any", "object")
+
+
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return get_type_hints(function)

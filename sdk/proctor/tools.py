@@ -1,8 +1,9 @@
 """Governed functions: `tool`, `define_tool`, `wrap_tool`, `step`.
 
-A tool is a real `async def` with the name, docstring, signature and annotations of what it
+A tool is a real `async def` with the name, docstring, parameters and annotations of what it
 governs, since that is the one shape that every agent framework takes as it is. A denied tool
-returns a sentence that the model can read; a denied `step()` raises.
+returns a sentence that the model can read; a denied `step()` raises. So at run time a tool is
+annotated to return `Any`, unless it returns text anyway.
 
 What a tool returns, live or replayed, is what its recorded JSON reads back as. Its type says so:
 what the function returns, or `str` for the sentence of a denial.
@@ -12,7 +13,7 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from proctor import signatures
 from proctor.context import Body, current
@@ -22,7 +23,7 @@ from proctor.wire.words import Idempotency, StepKind
 P = ParamSpec("P")
 R = TypeVar("R")
 
-Tool = Callable[..., Awaitable[Any]]
+Tool = Callable[..., Coroutine[Any, Any, Any]]
 
 Governed = Callable[P, Coroutine[Any, Any, R | str]]
 """A tool as type checkers see it; the `str` is what a denial returns."""
@@ -212,6 +213,10 @@ def _governed(fn: Any, tool_id: str | None, idempotency: Idempotency) -> Tool:
 
     wrapped.__name__ = name
     vars(wrapped).update(__idempotency__=idempotency)
+    if not signatures.returns_text(fn):
+        # Frameworks hold a result to its annotation; what comes back is JSON, or a refusal.
+        wrapped.__annotations__ = {**getattr(fn, "__annotations__", {}), "return": Any}
+        vars(wrapped).update(__signature__=signature.replace(return_annotation=Any))
     return wrapped
 
 

@@ -5,19 +5,23 @@ both in this process; over HTTP, `http_client_port` is the second. User values c
 text (see `wire.calls`).
 """
 
+from __future__ import annotations
+
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from proctor.wire.calls import Lease, StepReply, StepSubmission
-from proctor.wire.messages import (
-    Approval,
-    Event,
-    Execution,
-    ExecutionPage,
-    ForkPoints,
-    PolicyStatus,
-    Step,
-)
+
+if TYPE_CHECKING:  # pydantic models: an agent does without them
+    from proctor.wire.messages import (
+        Approval,
+        Event,
+        Execution,
+        ExecutionPage,
+        ForkPoints,
+        PolicyStatus,
+        Step,
+    )
 
 
 class AgentPort(Protocol):

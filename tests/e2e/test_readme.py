@@ -13,6 +13,8 @@ from typing import Any
 from tests.support.claiming import at_work
 from tests.support.server import running
 
+import pytest
+
 README = Path(__file__).parents[2] / "README.md"
 
 
@@ -82,6 +84,55 @@ async def test_the_script_sees_a_run_to_its_end_at_a_server(tmp_path: Path) -> N
     assert done.stderr == ""
     assert printed[0] == "execution.created"
     assert printed[-2:] == ["execution.completed", "['about cedar']"]
+
+
+MODEL = """
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
+
+def called(name, **args):
+    return AIMessage("", tool_calls=[{"name": name, "args": args, "id": name}])
+
+class Played(GenericFakeChatModel):
+    def bind_tools(self, tools, **kwargs):
+        return self
+
+    def _generate(self, messages, *args, **kwargs):
+        if messages[-1].type == "tool":
+            print("told:", messages[-1].content)
+        return super()._generate(messages, *args, **kwargs)
+
+model = Played(
+    messages=iter(
+        [called("search", query="cedar"), called("shell", command="rm -rf /"), AIMessage("A tree.")]
+    )
+)
+"""
+
+
+@pytest.mark.parametrize(
+    ("mark", "shell"),
+    [("-", "ran rm -rf /"), ("+", "shell not allowed. reason: agents have no shell here")],
+    ids=["before", "after"],
+)
+def test_an_agent_of_langchain_is_governed_by_three_lines(
+    tmp_path: Path, mark: str, shell: str
+) -> None:
+    (diff,) = blocks("diff")
+    lines = [line for line in diff.splitlines() if line[:1] in ("", " ", mark)]
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules" / "first.cedar").write_text(blocks("cedar")[0])
+    (tmp_path / "my_model.py").write_text(MODEL)
+    (tmp_path / "clerk.py").write_text("\n".join(line[1:] for line in lines))
+
+    done = subprocess.run(
+        [sys.executable, "clerk.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == ["told: ten pages about cedar", f"told: {shell}", "A tree."]
+    assert len([line for line in diff.splitlines() if line.startswith("+")]) == 3
+    assert len([line for line in diff.splitlines() if line.startswith("-")]) <= 3
 
 
 def test_every_make_target_of_the_readme_exists() -> None:

@@ -3,12 +3,26 @@
 import itertools
 import json
 import pkgutil
+import statistics
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import proctor
+
+FRAMEWORKS = {
+    "agents",
+    "anthropic",
+    "fastmcp",
+    "langchain",
+    "langchain_core",
+    "langgraph",
+    "mcp",
+    "openai",
+    "pydantic_ai",
+}
 
 
 def python(program: str) -> str:
@@ -31,6 +45,49 @@ def test_importing_the_package_loads_no_framework_and_no_kernel() -> None:
         "pydantic",
         "proctor_kernel",
     }.isdisjoint(loaded)
+    assert FRAMEWORKS.isdisjoint(loaded)
+
+
+def test_governing_a_tool_in_a_run_loads_no_framework(tmp_path: Path) -> None:
+    (tmp_path / "rules.cedar").write_text('@id("all") permit (principal, action, resource);')
+    loaded = json.loads(
+        python(
+            "import asyncio, json, sys, proctor\n"
+            "async def main() -> list[str]:\n"
+            "    return [await proctor.tool(search)('cedar')]\n"
+            "def search(query: str) -> str:\n"
+            "    return query\n"
+            f"asyncio.run(proctor.run_embedded(main, rules={str(tmp_path)!r}))\n"
+            "print(json.dumps(sorted(sys.modules)))"
+        )
+    )
+
+    assert "proctor_kernel" in loaded
+    assert FRAMEWORKS.isdisjoint(loaded)
+
+
+@pytest.mark.parametrize("used", ["", "proctor.Agent, proctor.tool, proctor.step"])
+def test_importing_the_package_takes_less_than_300_milliseconds(used: str) -> None:
+    program = (
+        "import time; began = time.process_time()\n"  # of this process, whatever others do
+        f"import proctor; {used}\n"
+        "print(time.process_time() - began)"
+    )
+
+    took = statistics.median(float(python(program)) for _ in range(5))
+
+    assert took < 0.3, "python -X importtime -c 'import proctor' says where"
+
+
+def test_an_agent_and_its_tools_do_without_pydantic() -> None:
+    loaded = python(
+        "import sys, proctor\n"
+        "agent = proctor.Agent('a', tools=[proctor.tool('t')(print)])\n"
+        "agent.bind(lambda input: None)\n"
+        "print('pydantic' in sys.modules)"
+    )
+
+    assert loaded.strip() == "False"
 
 
 def test_no_module_is_named_like_a_public_name() -> None:

@@ -1,5 +1,6 @@
 """Tools of real MCP servers, in process and over stdio, behind the rules."""
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.server.mcpserver import MCPServer
+from mcp_types import CallToolResult, TextContent
 from tests.sdk.conftest import Play
 
 from proctor import ToolError, wrap_mcp_tool, wrap_mcp_tools
@@ -149,6 +151,24 @@ async def test_a_result_is_its_structured_content_or_its_text(
     ended, _ = await play(handler)
 
     assert ended.output == expected
+
+
+async def test_fastmcp_in_the_same_process_changes_nothing(play: Play) -> None:
+    # Importing it makes the old names of what is in a result warn, and warnings are errors here.
+    importlib.import_module("fastmcp")
+    result = CallToolResult(content=[TextContent(type="text", text="x")])
+
+    async def call(name: str, arguments: dict[str, Any]) -> CallToolResult:
+        return result
+
+    wrapped = wrap_mcp_tool({"name": "t", "inputSchema": {"type": "object"}}, call=call)
+
+    async def handler(_: Any) -> Any:
+        return await wrapped()
+
+    ended, _ = await play(handler)
+
+    assert ended.output == "x"
 
 
 def test_a_mapping_that_names_no_tool_of_the_server_is_refused() -> None:
