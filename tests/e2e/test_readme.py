@@ -10,10 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.support.claiming import at_work
 from tests.support.server import running
-
-import pytest
 
 README = Path(__file__).parents[2] / "README.md"
 

@@ -10,12 +10,12 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from proctor.wire.words import SERVER_URL_DEFAULT
 from proctor_kernel.audit import records, timeline
 from proctor_kernel.audit.reading import CannotRead
 from proctor_kernel.audit.timeline import Chapter, Entry, Line, Story, span
 from proctor_kernel.client_cli import show
 from proctor_kernel.client_cli.connection import (
-    DEFAULT_URL,
     IDS_MAX,
     ApiKey,
     AsJson,
@@ -56,7 +56,7 @@ def show_run(
         typer.Option(help="Read this SQLite file or PostgreSQL itself, without a server."),
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Shorten nothing.")] = False,
-    url: Url = DEFAULT_URL,
+    url: Url = SERVER_URL_DEFAULT,
     api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
