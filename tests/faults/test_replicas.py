@@ -1,4 +1,4 @@
-"""Two replicas on one PostgreSQL, one of them killed every few seconds."""
+"""Two replicas on one PostgreSQL, one of them killed again and again."""
 
 import asyncio
 import collections
@@ -15,11 +15,13 @@ from tests.support.server import TOKEN, Server, free_port, running
 from proctor import Agent, ToolError, execution, tool
 from proctor_kernel.audit.verify import verify
 from proctor_kernel.store import statements
+from proctor_kernel.store.database import Database, Row
 from proctor_kernel.store.postgres import open_postgres
 
 RUNS = 300
 WORKERS = 12
-KILL_SECONDS = 2.0
+KILLED_AT = (0.1, 0.3, 0.5, 0.7, 0.9)
+"""How much of the work is done when a replica is killed; they take turns."""
 SECRET = "test-secret"
 
 
@@ -73,7 +75,7 @@ async def test_killing_replicas_loses_and_doubles_nothing(tmp_path: Path) -> Non
         await register(urls[0])
         created = await all_created(urls)
         kills: list[int] = []
-        killing = asyncio.create_task(keep_killing(replicas, kills))
+        killing = asyncio.create_task(keep_killing(replicas, url, kills))
         workers = [asyncio.create_task(keep_working(urls, agent)) for _ in range(WORKERS)]
         try:
             statuses = await until_all_ended(url, created)
@@ -86,7 +88,7 @@ async def test_killing_replicas_loses_and_doubles_nothing(tmp_path: Path) -> Non
         steps = await database.read(statements.STEPS.select())
         await database.aclose()
 
-    assert len(kills) >= 3, "it was over before anything happened to it"
+    assert len(kills) == len(KILLED_AT), "it was over before anything happened to it"
     assert set(statuses.values()) == {"completed"}, collections.Counter(statuses.values())
     assert report.findings == ()
     per_run = collections.Counter(row["execution_id"] for row in steps)
@@ -132,13 +134,23 @@ async def keep_working(urls: list[str], agent: Agent) -> None:
         await port.aclose()
 
 
-async def keep_killing(replicas: list[Server], kills: list[int]) -> None:
-    for number in range(1000):
-        await asyncio.sleep(KILL_SECONDS)
-        kills.append(number)
-        replica = replicas[number % 2]
-        await asyncio.to_thread(replica.kill)
-        await asyncio.to_thread(replica.start)
+async def keep_killing(replicas: list[Server], url: str, kills: list[int]) -> None:
+    database = await open_postgres(url)
+    try:
+        for number, share in enumerate(KILLED_AT):
+            while len(await ended(database)) < share * RUNS:
+                await asyncio.sleep(0.05)
+            kills.append(number)
+            replica = replicas[number % 2]
+            await asyncio.to_thread(replica.kill)
+            await asyncio.to_thread(replica.start)
+    finally:
+        await database.aclose()
+
+
+async def ended(database: Database) -> list[Row]:
+    rows = await database.read(statements.EXECUTIONS.select())
+    return [row for row in rows if row["status"] in statements.ENDED]
 
 
 async def until_all_ended(url: str, created: set[str]) -> dict[str, str]:

@@ -78,8 +78,9 @@ class SQLite:
         driver = self._connection.connection.driver_connection
         assert isinstance(driver, sqlite3.Connection)
         self._driver = driver
-        # What was shipped or signed counts too: retention may have deleted the latest events.
-        self._position: int = driver.execute(_LATEST_POSITION).fetchone()[0]
+        self._position = 0
+        self._version = -1
+        self._follow_others()
 
     def close(self) -> None:
         """Close the file; a later open finds everything that was acknowledged."""
@@ -114,7 +115,9 @@ class SQLite:
             yield _Transaction(self)
 
     async def settled(self) -> int:
-        """Return the position of the next event: there is one writer."""
+        """Return the position of the next event: there is one writer at a time."""
+        with self._told_plainly():
+            self._follow_others()
         return self._position + 1
 
     async def ping(self) -> None:
@@ -150,7 +153,16 @@ class SQLite:
                 case Change() if change.rows:
                     self._driver.executemany(self._write_sql(change), change.rows)
 
+    def _follow_others(self) -> None:
+        """Count on from what was written to the file by others than this connection."""
+        version = self._driver.execute("PRAGMA data_version").fetchone()[0]
+        if version != self._version:
+            # What was shipped or signed counts too: retention may have deleted the latest events.
+            latest = self._driver.execute(_LATEST_POSITION).fetchone()[0]
+            self._version, self._position = version, max(self._position, latest)
+
     def _placed(self, rows: Sequence[Values]) -> Iterator[Values]:
+        self._follow_others()
         for row in rows:
             self._position += 1
             yield {**row, "position": self._position}

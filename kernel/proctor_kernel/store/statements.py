@@ -572,7 +572,7 @@ POSITION_AHEAD: Final[Select[Any]] = (
         EVENTS.c.position < bindparam("settled", type_=BigInteger()),
     )
     .order_by(EVENTS.c.position)
-    .offset(bindparam("ahead"))
+    .offset(bindparam("ahead", type_=BigInteger()))
     .limit(1)
 )
 """The position that lies so many events ahead, if so many are settled."""
