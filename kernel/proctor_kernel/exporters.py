@@ -1,9 +1,10 @@
 """The exporters of a kernel: which sinks it ships to, with which masks, for as long as it runs."""
 
+import asyncio
 import hashlib
 import hmac
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from proctor_kernel import world
 from proctor_kernel.audit import sinks
@@ -13,6 +14,9 @@ from proctor_kernel.audit.redact import Redactor
 from proctor_kernel.audit.sinks import SinkSpec
 from proctor_kernel.store.database import Database
 from proctor_policy.ruleset import RuleSet
+
+DRAIN_SECONDS: Final = 5.0
+"""How long a kernel that closes goes on shipping; what is left leaves when one runs again."""
 
 _PURPOSE: Final = b"proctor: hashes of masked values"
 
@@ -37,31 +41,50 @@ def redactor(rules: RuleSet, key: bytes) -> Redactor:
     return Redactor(rules.masks, key)
 
 
-def loops(
-    specs: Sequence[SinkSpec],
-    *,
-    database: Database,
-    rules: Callable[[], RuleSet],
-    key: bytes,
-    from_now: bool,
-    told: Callable[[str, Progress], None],
-) -> list[Coroutine[Any, Any, None]]:
-    """Return a loop for each sink, which ships until it is cancelled.
+class Exporters:
+    """Ships the log to every sink that was asked for."""
 
-    Raises:
-        SinkUnknown: one cannot be opened.
-    """
-    holder = world.new_id()
-    return [
-        Follower(
-            name=spec.name,
-            sink=sinks.opened(spec),
-            database=database,
-            projector=Projector(database, lambda: redactor(rules(), key)),
-            holder=holder,
-            now_micros=world.now_micros,
-            from_now=from_now,
-            told=told,
-        ).run()
-        for spec in specs
-    ]
+    def __init__(
+        self,
+        specs: Sequence[SinkSpec],
+        *,
+        database: Database,
+        rules: Callable[[], RuleSet],
+        key: bytes,
+        from_now: bool = False,
+        told: Callable[[str, Progress], None] = lambda sink, progress: None,
+    ) -> None:
+        """`rules`: those in force, which say what is masked. `told`: see `Follower`.
+
+        Raises:
+            SinkUnknown: a sink cannot be opened.
+        """
+        holder = world.new_id()
+        self._followers = [
+            Follower(
+                name=spec.name,
+                sink=sinks.opened(spec),
+                database=database,
+                projector=Projector(database, lambda: redactor(rules(), key)),
+                holder=holder,
+                now_micros=world.now_micros,
+                from_now=from_now,
+                told=told,
+            )
+            for spec in specs
+        ]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin to ship, until `aclose`."""
+        self._tasks = [asyncio.create_task(each.run()) for each in self._followers]
+
+    async def aclose(self) -> None:
+        """Ship what is left, for a few seconds at most, and let other processes go on."""
+        for follower in self._followers:
+            follower.stop()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=DRAIN_SECONDS)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -184,7 +184,7 @@ class Service:
             loops.append(announcer.run())
         chosen = sinks.chosen(self.settings.export, os.environ)
         metrics.sinks(spec.name for spec in chosen)
-        loops += exporters.loops(
+        leaving = exporters.Exporters(
             chosen,
             database=self.database,
             rules=lambda: self.rules.rules,
@@ -198,6 +198,7 @@ class Service:
             loops.append(provisioner.run())
         await self.agents.refresh()
         tasks = [asyncio.create_task(loop) for loop in loops]
+        leaving.start()
         # What was made by now stays: looking through it for garbage would be for nothing.
         gc.freeze()
         try:
@@ -209,6 +210,7 @@ class Service:
             await self._webhooks.close()
             if self.oidc is not None:
                 await self.oidc.aclose()
+            await leaving.aclose()
             if self._checkpointer is not None:
                 await self._checkpointer.sign_off()
 

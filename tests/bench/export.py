@@ -22,11 +22,12 @@ from tests.support.otlp_receiver import Receiver
 
 from proctor.wire.calls import Lease
 from proctor_kernel import world
-from proctor_kernel.audit.follow import Follower, Sink
+from proctor_kernel.audit.follow import Follower
 from proctor_kernel.audit.jsonl import JsonLinesFile
 from proctor_kernel.audit.leaving import Projector
 from proctor_kernel.audit.otlp import OtlpSink
 from proctor_kernel.audit.redact import Redactor
+from proctor_kernel.audit.shipping import Sink
 from proctor_kernel.core.commands import FinishExecution, Returned
 from proctor_kernel.core.identity import Json
 from proctor_kernel.kernel import Kernel

@@ -7,55 +7,34 @@ a time; when it falls silent, another goes on from there.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from proctor_kernel.audit.leaving import Broken, Leaving, Place, Projector
+from proctor_kernel.audit.shipping import (
+    BACKOFF_SECONDS,
+    BACKOFF_SECONDS_MAX,
+    BATCH_BYTES,
+    BATCH_EVENTS,
+    DOUBTS_AFTER,
+    Sink,
+    SinkDown,
+    ship,
+)
 from proctor_kernel.log_lines import about
 from proctor_kernel.store import statements
 from proctor_kernel.store.database import Change, Database, Row, StoreError
 
-BATCH_EVENTS: Final = 500
-BATCH_BYTES: Final = 4 * 1024 * 1024
-"""Payload of one batch, beyond its first event: receivers refuse requests that are too large."""
-
 IDLE_SECONDS: Final = 0.5
-BACKOFF_SECONDS: Final = 1.0
-BACKOFF_SECONDS_MAX: Final = 30.0
 HELD_SECONDS: Final = 45.0
 """How long a silent process keeps a sink to itself; longer than a batch may take."""
-
-DOUBTS_AFTER: Final = 5
-"""Failures of one batch before it is looked at whether a single event of it is the cause."""
 
 _MICROS_PER_SECOND: Final = 1_000_000
 _EVERYTHING: Final = 2**62
 
 _logger = logging.getLogger(__name__)
-
-
-class SinkDown(Exception):
-    """A sink does not take anything just now; the message says why."""
-
-
-class SinkRefused(Exception):
-    """A sink will not take this batch, however often it is sent; the message says why."""
-
-
-class Sink(Protocol):
-    """Where the log goes."""
-
-    async def ship(self, batch: Sequence[Leaving]) -> int:
-        """Hand over events; returns how many records the sink took, which are safe there then.
-
-        Raises `SinkDown` to be asked again later, `SinkRefused` never to be asked again.
-        """
-        ...
-
-    async def aclose(self) -> None:
-        """Let go of it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +83,13 @@ class Follower:
         self._from_now = from_now
         self._backoff_seconds = backoff_seconds
         self._told = told
+        self._stopping = asyncio.Event()
         self._after: Place | None = None
         self._renewed_at = 0
         self._failing_since: int | None = None
 
     async def run(self) -> None:
-        """Follow until cancelled, then let another process have the sink at once."""
+        """Follow until `stop` or cancelled, then let another process have the sink at once."""
         try:
             while True:
                 seconds = IDLE_SECONDS
@@ -123,10 +103,16 @@ class Follower:
                     self._after = None
                     _logger.exception("export to %s failed", self._name)
                     seconds = BACKOFF_SECONDS_MAX
-                await asyncio.sleep(seconds)
+                if seconds and self._stopping.is_set():
+                    return
+                await self._pause(seconds)
         finally:
             await self._let_go()
             await self._sink.aclose()
+
+    def stop(self) -> None:
+        """Let `run` end once the sink has everything, or takes nothing."""
+        self._stopping.set()
 
     async def once(self) -> bool:
         """Ship the next batch; False when there is nothing to ship, or another process does."""
@@ -149,11 +135,14 @@ class Follower:
         backoff, failures = self._backoff_seconds, 0
         while True:
             try:
-                refused = await self._shipped(batch, in_doubt=failures >= DOUBTS_AFTER)
+                refused = await ship(self._sink, batch, in_doubt=failures >= DOUBTS_AFTER)
             except SinkDown as down:
                 failures += 1
                 await self._failed(batch[0], str(down))
-                await asyncio.sleep(backoff)
+                if self._stopping.is_set():
+                    self._after = None
+                    return
+                await self._pause(backoff)
                 backoff = min(backoff * 2, BACKOFF_SECONDS_MAX)
                 if not await self._is_held():
                     return
@@ -161,41 +150,13 @@ class Follower:
             await self._advance(batch, refused)
             return
 
-    async def _shipped(
-        self, batch: list[Leaving | Broken], *, in_doubt: bool
-    ) -> list[tuple[Place, str]]:
-        """Ship a batch; returns what is set aside of it, and why. Raises `SinkDown`."""
-        refused = [(each.place, each.problem) for each in batch if isinstance(each, Broken)]
-        sound = [each for each in batch if isinstance(each, Leaving)]
-        if sound and in_doubt:
-            return refused + await self._apart(sound)
-        return refused + (await self._halves(sound) if sound else [])
-
-    async def _halves(self, batch: Sequence[Leaving]) -> list[tuple[Place, str]]:
-        """Ship a batch; what of it is refused is found by halving."""
-        try:
-            await self._sink.ship(batch)
-        except SinkRefused as refused:
-            if len(batch) == 1:
-                return [(batch[0].place, str(refused))]
-            middle = len(batch) // 2
-            return [*await self._halves(batch[:middle]), *await self._halves(batch[middle:])]
-        return []
-
-    async def _apart(self, batch: Sequence[Leaving]) -> list[tuple[Place, str]]:
-        """Ship each event alone: what fails while others are taken is at fault itself."""
-        failed: list[tuple[Place, str]] = []
-        taken = 0
-        for each in batch:
-            try:
-                taken += await self._sink.ship([each])
-            except (SinkDown, SinkRefused) as error:
-                failed.append((each.place, str(error)))
-                if len(failed) >= DOUBTS_AFTER and not taken:
-                    raise
-        if failed and not taken:
-            raise SinkDown(failed[0][1])
-        return failed
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but not beyond `stop`."""
+        if self._stopping.is_set() or not seconds:
+            await asyncio.sleep(0)
+            return
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), seconds)
 
     async def _is_held(self) -> bool:
         """True when this process runs the sink, and does for long enough to ship a batch."""

@@ -17,8 +17,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, TextIO
 
-from proctor_kernel.audit.follow import SinkDown
 from proctor_kernel.audit.leaving import Leaving
+from proctor_kernel.audit.shipping import SinkDown
 from proctor_kernel.core import event_json
 from proctor_kernel.core.identity import quoted
 

@@ -6,7 +6,7 @@ otherwise made again from its log, so that a process that takes over goes on wit
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -155,6 +155,24 @@ class Projector:
 
     def _drop(self, execution_id: str) -> None:
         self._bytes -= self._runs.pop(execution_id).trace.state.payload_bytes
+
+
+def whole_run(found: Iterable[Row], redactor: Redactor) -> Iterator[Leaving | Broken]:
+    """Return what leaves for the whole log of one run, from its first event on."""
+    run: _Run | None = None
+    problem = ""
+    for values in found:
+        row = row_of(values)
+        place = Place(values["position"], row.execution_id, row.seq)
+        if not problem:
+            run = run or _Run(Trace.of(row.execution_id))
+            try:
+                run, left = _advance(run, row, place, redactor)
+                yield left
+                continue
+            except (ValueError, IllegalTransition, KeyError) as error:
+                problem = f"event {row.seq}: {error}"
+        yield Broken(place, row.at, problem)
 
 
 def _advance(run: _Run, row: chain.Row, place: Place, redactor: Redactor) -> tuple[_Run, Leaving]:

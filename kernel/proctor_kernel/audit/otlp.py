@@ -31,8 +31,8 @@ from opentelemetry.trace import (
 )
 
 from proctor_kernel.audit import attributes as names
-from proctor_kernel.audit.follow import SinkDown, SinkRefused
 from proctor_kernel.audit.leaving import Leaving
+from proctor_kernel.audit.shipping import SinkDown, SinkRefused
 from proctor_kernel.audit.span import Span, Value, given
 from proctor_kernel.core import event_json, events
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from proctor_kernel.audit.follow import Sink
+from proctor_kernel.audit.shipping import Sink
 
 Kind = Literal["otlp-traces", "otlp-logs", "jsonl", "stdout"]
 

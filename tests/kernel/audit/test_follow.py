@@ -14,11 +14,12 @@ from tests.support.postgres import Cluster
 
 from proctor_kernel import world
 from proctor_kernel.audit import attributes as names
-from proctor_kernel.audit.follow import HELD_SECONDS, Follower, Progress, Sink, SinkDown
+from proctor_kernel.audit.follow import HELD_SECONDS, Follower, Progress
 from proctor_kernel.audit.jsonl import JsonLinesFile
 from proctor_kernel.audit.leaving import Projector
 from proctor_kernel.audit.otlp import OtlpSink
 from proctor_kernel.audit.redact import Redactor
+from proctor_kernel.audit.shipping import Sink, SinkDown
 from proctor_kernel.core import identity
 from proctor_kernel.core.commands import FinishExecution, Returned
 from proctor_kernel.core.identity import Json

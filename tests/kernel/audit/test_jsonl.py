@@ -10,10 +10,11 @@ import pytest
 from tests.kernel.audit.test_follow import everything, following, log_of, ran
 from tests.kernel.test_kernel import kernel_on
 
-from proctor_kernel.audit.follow import SinkDown, read_batch
+from proctor_kernel.audit.follow import read_batch
 from proctor_kernel.audit.jsonl import JsonLinesFile, JsonLinesStream
 from proctor_kernel.audit.leaving import Leaving, Place, Projector
 from proctor_kernel.audit.redact import Redactor
+from proctor_kernel.audit.shipping import SinkDown
 from proctor_kernel.store import statements
 from proctor_kernel.store.sqlite import SQLite
 from proctor_policy.masks import Masks
